@@ -1,0 +1,1 @@
+"""Tablewire: a Kafka protocol gateway whose storage is PostgreSQL."""

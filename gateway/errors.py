@@ -1,0 +1,176 @@
+"""Every refusal a client can be told: one class per meaning, its Kafka code a class attribute.
+
+A duplicate is a return value, not an error; a bug is an ordinary exception, not a `KafkaError`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from kio.schema.errors import ErrorCode
+
+__all__ = ["ErrorCode", "KafkaError"]
+
+
+class KafkaError(Exception):
+    """A refusal that is answered to the client with `code`; its text says what to do next."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.unknown_server_error
+
+    @property
+    def message(self) -> str:
+        return str(self)
+
+
+# --- batches ---------------------------------------------------------------------------------
+
+
+class CorruptMessage(KafkaError):
+    """The bytes were damaged on the way: the client sends them again."""
+
+    code = ErrorCode.corrupt_message
+
+
+class InvalidRecord(KafkaError):
+    """The batch is structurally wrong: sending it again would not help."""
+
+    code = ErrorCode.invalid_record
+
+
+class MessageTooLarge(KafkaError):
+    """A batch or its decompressed content is above the topic's limit."""
+
+    code = ErrorCode.message_too_large
+
+
+class InvalidTimestamp(KafkaError):
+    """A record's timestamp is outside what the topic accepts or PostgreSQL can hold."""
+
+    code = ErrorCode.invalid_timestamp
+
+
+class UnsupportedForMessageFormat(KafkaError):
+    """The batch uses a format older than Kafka 0.11's (magic 2)."""
+
+    code = ErrorCode.unsupported_for_message_format
+
+
+class UnsupportedCompressionType(KafkaError):
+    """The codec is unknown, or not allowed in this request version."""
+
+    code = ErrorCode.unsupported_compression_type
+
+
+# --- topics and partitions -------------------------------------------------------------------
+
+
+class UnknownTopicOrPartition(KafkaError):
+    """No such topic, or the topic has fewer partitions."""
+
+    code = ErrorCode.unknown_topic_or_partition
+
+
+class UnknownTopicId(KafkaError):
+    """No topic has this id: it was deleted, perhaps created anew under the same name."""
+
+    code = ErrorCode.unknown_topic_id
+
+
+class InvalidTopic(KafkaError):
+    """The topic's name is not one that Kafka allows."""
+
+    code = ErrorCode.invalid_topic_exception
+
+
+class TopicAlreadyExists(KafkaError):
+    code = ErrorCode.topic_already_exists
+
+
+class InvalidPartitions(KafkaError):
+    """The number of partitions asked for cannot be had."""
+
+    code = ErrorCode.invalid_partitions
+
+
+class InvalidReplicationFactor(KafkaError):
+    code = ErrorCode.invalid_replication_factor
+
+
+class InvalidReplicaAssignment(KafkaError):
+    code = ErrorCode.invalid_replica_assignment
+
+
+class InvalidConfig(KafkaError):
+    """A configuration key is unknown or its value is not allowed."""
+
+    code = ErrorCode.invalid_config
+
+
+class OffsetOutOfRange(KafkaError):
+    """The offset is below the log's start or beyond its end."""
+
+    code = ErrorCode.offset_out_of_range
+
+
+class FencedLeaderEpoch(KafkaError):
+    """The client's leader epoch is older than the partition's."""
+
+    code = ErrorCode.fenced_leader_epoch
+
+
+class UnknownLeaderEpoch(KafkaError):
+    """The client's leader epoch is newer than the partition's."""
+
+    code = ErrorCode.unknown_leader_epoch
+
+
+# --- requests --------------------------------------------------------------------------------
+
+
+class InvalidRequest(KafkaError):
+    """The request contradicts itself or asks for what does not exist."""
+
+    code = ErrorCode.invalid_request
+
+
+class UnsupportedVersion(KafkaError):
+    """This API or feature is not served."""
+
+    code = ErrorCode.unsupported_version
+
+
+class InvalidRequiredAcks(KafkaError):
+    code = ErrorCode.invalid_required_acks
+
+
+class FetchSessionIdNotFound(KafkaError):
+    """Fetch sessions are declined, so no session id is ever known."""
+
+    code = ErrorCode.fetch_session_id_not_found
+
+
+# --- the database ----------------------------------------------------------------------------
+
+
+class NotLeaderOrFollower(KafkaError):
+    """The database is away or the outcome is unknown: the client retries and finds the truth."""
+
+    code = ErrorCode.not_leader_or_follower
+
+
+class RequestTimedOut(KafkaError):
+    """The database did not answer in time; the outcome is unknown and a retry is right."""
+
+    code = ErrorCode.request_timed_out
+
+
+class CoordinatorNotAvailable(KafkaError):
+    """The database is away: the client asks again."""
+
+    code = ErrorCode.coordinator_not_available
+
+
+class StorageFailed(KafkaError):
+    """The database cannot store more (its disk is full, or a limit is reached)."""
+
+    code = ErrorCode.kafka_storage_error
