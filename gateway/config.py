@@ -170,10 +170,11 @@ class _FileSource(PydanticBaseSettingsSource):
 def load_settings(command_line: Mapping[str, Any] | None = None) -> Settings:
     """Read all sources. `command_line` is keyed by Python name; None there means not given."""
     _refuse_unknown_variables(os.environ)
-    given = {name: value for name, value in (command_line or {}).items() if value is not None}
+    given: dict[str, Any] = {name: value for name, value in (command_line or {}).items() if value is not None}
     secret = _read_database_url_file(os.environ)
+    first: dict[str, Any] = given if secret is None else {"database_url": secret, **given}
     try:
-        return Settings(**({} if secret is None else {"database_url": secret}), **given)
+        return Settings(**first)
     except ValidationError as invalid:
         error = invalid.errors(include_input=True, include_url=False)[0]
         name = str(error["loc"][0])

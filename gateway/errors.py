@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from kio.schema.errors import ErrorCode
 
-__all__ = ["ErrorCode", "KafkaError"]
+__all__ = ["ErrorCode", "KafkaError", "StartupError"]
 
 
 class KafkaError(Exception):
@@ -20,6 +20,10 @@ class KafkaError(Exception):
     @property
     def message(self) -> str:
         return str(self)
+
+
+class StartupError(Exception):
+    """The gateway cannot start: one clear sentence for whoever started it, and a non-zero exit."""
 
 
 # --- batches ---------------------------------------------------------------------------------
