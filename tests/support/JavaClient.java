@@ -143,24 +143,18 @@ public class JavaClient {
     }
 
     static Object positions(JsonNode c) throws Exception {
+        TopicPartition asked = partition(c.get("partition"));
         try (KafkaConsumer<byte[], byte[]> consumer =
                 new KafkaConsumer<>(settings(c), new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
-            List<TopicPartition> asked = new ArrayList<>();
-            for (JsonNode p : c.get("partitions")) asked.add(partition(p));
-            Map<TopicPartition, Long> times = new HashMap<>();
-            if (c.has("timestamp")) for (TopicPartition p : asked) times.put(p, c.get("timestamp").asLong());
-            Map<String, Object> result = new LinkedHashMap<>();
-            Map<String, Object> first = new TreeMap<>();
-            Map<String, Object> last = new TreeMap<>();
-            Map<String, Object> found = new TreeMap<>();
-            consumer.beginningOffsets(asked).forEach((p, offset) -> first.put(p.toString(), offset));
-            consumer.endOffsets(asked).forEach((p, offset) -> last.put(p.toString(), offset));
-            consumer.offsetsForTimes(times).forEach((p, offset) -> found.put(
-                    p.toString(), offset == null ? null : List.of(offset.offset(), offset.timestamp())));
-            result.put("beginning", first);
-            result.put("end", last);
-            result.put("times", found);
-            return result;
+            List<Object> found = new ArrayList<>();
+            for (JsonNode time : c.get("times")) {
+                OffsetAndTimestamp one = consumer.offsetsForTimes(Map.of(asked, time.asLong())).get(asked);
+                found.add(one == null ? null : one.offset());
+            }
+            return Map.of(
+                    "beginning", consumer.beginningOffsets(List.of(asked)).get(asked),
+                    "end", consumer.endOffsets(List.of(asked)).get(asked),
+                    "times", found);
         }
     }
 

@@ -78,6 +78,15 @@ class Refused:
     code: int
 
 
+@dataclass(frozen=True)
+class Positions:
+    """First and next offset of a partition, and the first offset at or after each time asked for."""
+
+    beginning: int
+    end: int
+    by_time: dict[int, int | None]
+
+
 class Client(Protocol):
     name: str
 
@@ -103,6 +112,10 @@ class Client(Protocol):
         fetch_max_bytes: int | None = None,
     ) -> list[Received]:
         """Read until `count` records have come, or fewer when they do not come in time."""
+
+    def positions(self, topic: str, times_ms: Sequence[int] = (), *, partition: int = 0) -> Positions:
+        """What the consumer says of a partition's ends and of points in time."""
+
 
 
 class ConfluentKafka:
@@ -214,6 +227,24 @@ class ConfluentKafka:
             consumer.close()
         return received
 
+    def positions(self, topic: str, times_ms: Sequence[int] = (), *, partition: int = 0) -> Positions:
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": self.bootstrap, "group.id": "unused: nothing is subscribed"}
+        )
+        try:
+            beginning, end = consumer.get_watermark_offsets(
+                confluent_kafka.TopicPartition(topic, partition), timeout=WAIT_S
+            )
+            by_time: dict[int, int | None] = {}
+            for time_ms in times_ms:
+                (found,) = consumer.offsets_for_times(
+                    [confluent_kafka.TopicPartition(topic, partition, time_ms)], timeout=WAIT_S
+                )
+                by_time[time_ms] = None if found.offset == confluent_kafka.OFFSET_END else found.offset
+            return Positions(beginning, end, by_time)
+        finally:
+            consumer.close()
+
 
 class KafkaPython:
     """kafka-python, pure Python; its codecs come from python-snappy, lz4 and zstandard."""
@@ -298,6 +329,19 @@ class KafkaPython:
         finally:
             consumer.close()
         return received
+
+    def positions(self, topic: str, times_ms: Sequence[int] = (), *, partition: int = 0) -> Positions:
+        consumer = kafka.KafkaConsumer(bootstrap_servers=self.bootstrap)
+        try:
+            place = kafka.TopicPartition(topic, partition)
+            found = {time_ms: consumer.offsets_for_times({place: time_ms})[place] for time_ms in times_ms}
+            return Positions(
+                consumer.beginning_offsets([place])[place],
+                consumer.end_offsets([place])[place],
+                {time_ms: None if one is None else one.offset for time_ms, one in found.items()},
+            )
+        finally:
+            consumer.close()
 
 
 class AioKafka:
@@ -385,6 +429,21 @@ class AioKafka:
             return received
 
         return asyncio.run(read_all())
+
+    def positions(self, topic: str, times_ms: Sequence[int] = (), *, partition: int = 0) -> Positions:
+        async def find_all() -> Positions:
+            async with aiokafka.AIOKafkaConsumer(bootstrap_servers=self.bootstrap) as consumer:
+                place = aiokafka.TopicPartition(topic, partition)
+                found = {
+                    time_ms: (await consumer.offsets_for_times({place: time_ms}))[place] for time_ms in times_ms
+                }
+                return Positions(
+                    (await consumer.beginning_offsets([place]))[place],
+                    (await consumer.end_offsets([place]))[place],
+                    {time_ms: None if one is None else one.offset for time_ms, one in found.items()},
+                )
+
+        return asyncio.run(find_all())
 
 
 class JavaClient:
@@ -491,6 +550,16 @@ class JavaClient:
             )
             for answer in answers
         ]
+
+
+    def positions(self, topic: str, times_ms: Sequence[int] = (), *, partition: int = 0) -> Positions:
+        answer = self.process.call(
+            "positions",
+            settings={"bootstrap.servers": self.bootstrap},
+            partition=[topic, partition],
+            times=list(times_ms),
+        )
+        return Positions(answer["beginning"], answer["end"], dict(zip(times_ms, answer["times"], strict=True)))
 
 
 def _received(message: Any) -> Received:
