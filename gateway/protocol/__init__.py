@@ -1,0 +1,1 @@
+"""Bytes: frames, messages, record batches. No I/O, no clock."""

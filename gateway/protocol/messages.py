@@ -1,0 +1,253 @@
+"""Requests and responses: one small adapter over kio, which has a class per API and version.
+
+A handler reads a request's fields by name (`field` for those that old versions lack) and answers with a tree of
+dicts under the newest version's names. What a version does not have is left out, so one tree serves all versions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+import struct
+import types
+import typing
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_response_schema
+from kio.schema.index import api_key_map, schema_name_map
+from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import DecodeError, OutOfBoundValue
+
+__all__ = [
+    "ApiKey",
+    "MalformedRequest",
+    "Request",
+    "RequestHeader",
+    "Tree",
+    "decode_header",
+    "decode_request",
+    "encode_response",
+    "field",
+    "milliseconds",
+    "newest_version",
+]
+
+Request = Any
+Tree = Mapping[str, Any]
+
+ZERO_DURATION = datetime.timedelta()
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+class ApiKey(enum.IntEnum):
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    FIND_COORDINATOR = 10
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
+    CREATE_PARTITIONS = 37
+    INCREMENTAL_ALTER_CONFIGS = 44
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_TOPIC_PARTITIONS = 75
+
+
+class MalformedRequest(Exception):
+    """The bytes are no request of the API and version they claim to be."""
+
+
+class RequestHeader(NamedTuple):
+    api_key: int
+    version: int
+    correlation_id: int
+
+
+_HEADER = struct.Struct(">hhi")
+
+
+def decode_header(frame: bytes) -> RequestHeader:
+    """The part of a request's header that has the same place in every version."""
+    if len(frame) < _HEADER.size:
+        raise MalformedRequest(f"a request of {len(frame)} bytes has no header")
+    return RequestHeader(*_HEADER.unpack_from(frame))
+
+
+def decode_request(frame: bytes, header: RequestHeader) -> tuple[str | None, Request]:
+    """The client id and the body of a request; MalformedRequest if it is anything else."""
+    read_header, read_body = _readers(header.api_key, header.version)
+    try:
+        head, size = read_header(frame, 0)
+        body, body_size = read_body(frame, size)
+    except (DecodeError, OutOfBoundValue, ValueError, OverflowError, IndexError, MemoryError, TypeError) as error:
+        raise MalformedRequest(str(error) or type(error).__name__) from error
+    if size + body_size != len(frame):
+        raise MalformedRequest(f"{len(frame) - size - body_size} bytes follow the request")
+    return head.client_id, body
+
+
+def encode_response(header: RequestHeader, tree: Tree, *, version: int | None = None) -> bytes:
+    """The response frame's content for `tree`; `version` where it differs from the request's."""
+    response_class, write_header, write_body = _writers(
+        header.api_key, header.version if version is None else version
+    )
+    out = _Chunks()
+    write_header(out, header.correlation_id)
+    write_body(out, _build(response_class, tree, _known_names(header.api_key)))
+    return out.joined()
+
+
+def field(request: Request, name: str, default: Any) -> Any:
+    """A field that older versions of the request lack."""
+    return getattr(request, name, default)
+
+
+def milliseconds(duration: datetime.timedelta) -> int:
+    """A duration as Kafka counts it."""
+    return duration // datetime.timedelta(milliseconds=1)
+
+
+def newest_version(api_key: int) -> int:
+    """The newest version that can be decoded and encoded."""
+    return max(schema_name_map[api_key_map[api_key]])
+
+
+class _Chunks:
+    """What kio writes to: collected, then joined once."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self._parts.append(data)
+
+    def joined(self) -> bytes:
+        return b"".join(self._parts)
+
+
+@cache
+def _readers(api_key: int, version: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    try:
+        request_class = load_request_schema(api_key, version)
+    except (UnknownAPIKey, UnknownEntity) as error:
+        raise MalformedRequest(f"API {api_key} version {version} is unknown") from error
+    return entity_reader(request_class.__header_schema__), entity_reader(request_class)
+
+
+@cache
+def _writers(api_key: int, version: int) -> tuple[type, Callable[..., None], Callable[..., None]]:
+    response_class = load_response_schema(api_key, version)
+    header_class: Any = response_class.__header_schema__
+    write = entity_writer(header_class)
+
+    def write_header(out: _Chunks, correlation_id: int) -> None:
+        write(out, header_class(correlation_id=correlation_id))  # type: ignore[arg-type]
+
+    return response_class, write_header, entity_writer(response_class)
+
+
+@cache
+def _known_names(api_key: int) -> frozenset[str]:
+    """Every field name that any version of the response has: a key beyond these is a typing error of ours."""
+    names: set[str] = set()
+
+    def visit(entity: type) -> None:
+        for part in dataclasses.fields(entity):
+            names.add(part.name)
+            if (nested := _entity_of(part.type)) is not None:
+                visit(nested)
+
+    for version in schema_name_map[api_key_map[api_key]]:
+        visit(load_response_schema(api_key, version))
+    return frozenset(names)
+
+
+class _Field(NamedTuple):
+    name: str
+    entity: type | None
+    is_array: bool
+    convert: Callable[[Any], Any] | None
+    is_duration: bool
+    has_default: bool
+
+
+@cache
+def _shape(entity: type) -> tuple[_Field, ...]:
+    shape = []
+    for part in dataclasses.fields(entity):
+        kind = part.metadata.get("kafka_type")
+        has_default = part.default is not dataclasses.MISSING
+        shape.append(
+            _Field(
+                name=part.name,
+                entity=_entity_of(part.type),
+                is_array=_is_array(part.type),
+                convert={"timedelta_i32": _duration, "timedelta_i64": _duration, "datetime_i64": _moment}.get(kind or ""),
+                is_duration=kind in ("timedelta_i32", "timedelta_i64"),
+                has_default=has_default,
+            )
+        )
+    return tuple(shape)
+
+
+def _build(entity: type, tree: Tree, known: frozenset[str]) -> Any:
+    values: dict[str, Any] = {}
+    for name, nested, is_array, convert, is_duration, has_default in _shape(entity):
+        if name not in tree:
+            if has_default:
+                continue
+            if is_duration:
+                values[name] = ZERO_DURATION
+                continue
+            raise KeyError(f"{entity.__name__}.{name} has no value")
+        value = tree[name]
+        if value is None:
+            pass
+        elif nested is not None:
+            value = tuple([_build(nested, item, known) for item in value]) if is_array else _build(nested, value, known)
+        elif is_array:
+            value = tuple(value)
+        elif convert is not None:
+            value = convert(value)
+        values[name] = value
+    if not known.issuperset(tree):
+        raise KeyError(f"no version of {entity.__name__} has {sorted(set(tree) - known)}")
+    return entity(**values)
+
+
+def _duration(value_ms: int) -> datetime.timedelta:
+    return datetime.timedelta(milliseconds=value_ms)
+
+
+def _moment(value_ms: int) -> datetime.datetime | None:
+    """Kafka's -1 is kio's null."""
+    return None if value_ms < 0 else EPOCH + datetime.timedelta(milliseconds=value_ms)
+
+
+def _unwrapped(annotation: Any) -> Any:
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        (annotation,) = [option for option in typing.get_args(annotation) if option is not types.NoneType]
+    return annotation
+
+
+def _is_array(annotation: Any) -> bool:
+    return typing.get_origin(_unwrapped(annotation)) is tuple
+
+
+def _entity_of(annotation: Any) -> type | None:
+    inner = _unwrapped(annotation)
+    if typing.get_origin(inner) is tuple:
+        inner = typing.get_args(inner)[0]
+    return inner if isinstance(inner, type) and dataclasses.is_dataclass(inner) else None

@@ -1,0 +1,1 @@
+"""Sockets: frames in, responses out in request order, within limits."""

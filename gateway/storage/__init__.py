@@ -1,0 +1,1 @@
+"""PostgreSQL: the statements of sql/ as typed methods. Decides nothing."""

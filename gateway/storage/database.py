@@ -1,0 +1,120 @@
+"""Connections to PostgreSQL: a pool for reads and short statements, and single ones for writers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, LiteralString
+
+from psycopg import AsyncConnection
+from psycopg.abc import Buffer
+from psycopg.adapt import Loader
+from psycopg.pq import Format
+from psycopg_pool import AsyncConnectionPool
+
+from gateway.storage.statements import statement
+
+__all__ = ["Database", "Row", "Transaction"]
+
+Row = tuple[Any, ...]
+Parameters = Mapping[str, Any]
+
+POSTGRES_EPOCH_MS = 946_684_800_000
+MICROSECOND_BIAS = POSTGRES_EPOCH_MS * 1000
+
+
+class _TimestampMsLoader(Loader):
+    """timestamptz as milliseconds since 1970: exact over PostgreSQL's whole range, unlike `datetime`."""
+
+    format = Format.BINARY
+
+    def load(self, data: Buffer) -> int:
+        return (int.from_bytes(data, "big", signed=True) + MICROSECOND_BIAS) // 1000
+
+
+class Transaction:
+    """Statements that become true together."""
+
+    def __init__(self, connection: AsyncConnection[Row]) -> None:
+        self._connection = connection
+
+    async def rows(self, name: str, /, **parameters: object) -> list[Row]:
+        cursor = self._connection.cursor(binary=True)
+        await cursor.execute(statement(name), parameters)
+        return await cursor.fetchall() if cursor.description else []
+
+
+class Database:
+    """One PostgreSQL database, its pool and its limits."""
+
+    def __init__(self, url: str, *, connections: int, timeout_ms: int, prepared_statements: bool) -> None:
+        self._url = url
+        self._timeout_seconds = timeout_ms / 1000
+        self._keywords: dict[str, Any] = {
+            "autocommit": True,
+            "application_name": "tablewire",
+            "connect_timeout": max(2, timeout_ms // 1000),
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "prepare_threshold": 5 if prepared_statements else None,
+        }
+        if prepared_statements:
+            # Start-up options do not pass PgBouncer's transaction pooling, for which the setting is off.
+            self._keywords["options"] = (
+                f"-c statement_timeout={timeout_ms} -c lock_timeout={timeout_ms} -c timezone=UTC"
+                f" -c idle_in_transaction_session_timeout={2 * timeout_ms}"
+            )
+        self._pool = AsyncConnectionPool[AsyncConnection[Row]](
+            url,
+            kwargs=self._keywords,
+            min_size=1,
+            max_size=connections,
+            max_waiting=10_000,
+            timeout=self._timeout_seconds,
+            configure=self._configure,
+            open=False,
+        )
+
+    async def open(self) -> None:
+        """Connect; raises psycopg.OperationalError or PoolTimeout when the database cannot be reached."""
+        probe = await self.connect()
+        await probe.close()
+        await self._pool.open(wait=True, timeout=self._timeout_seconds)
+
+    async def close(self) -> None:
+        await self._pool.close(timeout=2)
+
+    async def connect(self) -> AsyncConnection[Row]:
+        """A connection outside the pool, for one owner."""
+        async with asyncio.timeout(self._timeout_seconds):
+            connection = await AsyncConnection.connect(self._url, **self._keywords)
+        await self._configure(connection)
+        return connection
+
+    async def rows(self, name: str, /, **parameters: object) -> list[Row]:
+        """Run the statement sql/<name>.sql by itself."""
+        async with asyncio.timeout(self._timeout_seconds), self._connection() as connection:
+            return await Transaction(connection).rows(name, **parameters)
+
+    async def execute(self, query: LiteralString, parameters: Parameters | None = None) -> list[Row]:
+        """Run a statement whose text is made elsewhere (SQLAlchemy Core)."""
+        async with asyncio.timeout(self._timeout_seconds), self._connection() as connection:
+            cursor = connection.cursor(binary=True)
+            await cursor.execute(query, parameters)
+            return await cursor.fetchall() if cursor.description else []
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        async with asyncio.timeout(self._timeout_seconds), self._connection() as connection:
+            async with connection.transaction():
+                yield Transaction(connection)
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[AsyncConnection[Row]]:
+        async with self._pool.connection() as connection:
+            yield connection
+
+    async def _configure(self, connection: AsyncConnection[Row]) -> None:
+        connection.adapters.register_loader("timestamptz", _TimestampMsLoader)

@@ -1,0 +1,110 @@
+"""The tables of schema `kafka` as SQLAlchemy Core, for queries whose shape varies and for Alembic's `check`.
+
+The migrations are the truth; `alembic check` proves that this description matches them.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    Uuid,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
+
+metadata = MetaData(schema="kafka")
+
+TimestampTz = DateTime(timezone=True)
+Now = text("now()")
+
+cluster = Table(
+    "cluster",
+    metadata,
+    Column("is_only_row", Boolean, CheckConstraint("is_only_row"), primary_key=True, server_default=text("true")),
+    Column("cluster_uuid", Uuid, nullable=False, server_default=text("gen_random_uuid()")),
+    Column("created_at", TimestampTz, nullable=False, server_default=Now),
+)
+
+topics = Table(
+    "topics",
+    metadata,
+    Column("topic_id", Integer, Identity(always=True), primary_key=True),
+    Column("topic_uuid", Uuid, nullable=False, unique=True, server_default=text("gen_random_uuid()")),
+    Column("name", Text(collation="C"), nullable=False, unique=True),
+    Column("partition_count", Integer, CheckConstraint("partition_count > 0"), nullable=False),
+    Column("created_at", TimestampTz, nullable=False, server_default=Now),
+)
+
+topic_configs = Table(
+    "topic_configs",
+    metadata,
+    Column("topic_id", ForeignKey(topics.c.topic_id, ondelete="CASCADE"), primary_key=True),
+    Column("name", Text(collation="C"), primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+partitions = Table(
+    "partitions",
+    metadata,
+    Column("topic_id", ForeignKey(topics.c.topic_id, ondelete="CASCADE"), primary_key=True),
+    Column("partition", Integer, CheckConstraint("partition >= 0"), primary_key=True),
+    Column("next_offset", BigInteger, nullable=False, server_default=text("0")),
+    Column("log_start_offset", BigInteger, nullable=False, server_default=text("0")),
+    Column("last_stable_offset", BigInteger, nullable=False, server_default=text("0")),
+    Column("max_timestamp", TimestampTz),
+    Column("deleted_before_offset", BigInteger, nullable=False, server_default=text("0")),
+    Column("leader_epoch", Integer, nullable=False, server_default=text("0")),
+    CheckConstraint("log_start_offset <= next_offset AND last_stable_offset <= next_offset"),
+)
+
+messages = Table(
+    "messages",
+    metadata,
+    Column("offset", BigInteger, primary_key=True),
+    Column("timestamp", TimestampTz, nullable=False),
+    Column("producer_id", BigInteger),
+    Column("topic_id", Integer, primary_key=True),
+    Column("partition", Integer, primary_key=True),
+    Column("sequence", Integer),
+    Column("producer_epoch", SmallInteger),
+    Column("timestamp_type", SmallInteger, nullable=False),
+    Column("control_type", SmallInteger),
+    Column("is_transactional", Boolean, nullable=False),
+    Column("key", LargeBinary),
+    Column("value", LargeBinary),
+    Column("header_names", ARRAY(Text)),
+    Column("header_values", ARRAY(LargeBinary)),
+    Index("messages_timestamp", "timestamp", postgresql_using="brin"),
+    postgresql_partition_by="LIST (topic_id)",
+)
+
+producer_ids = Table(
+    "producer_ids",
+    metadata,
+    Column("producer_id", BigInteger, Identity(always=True, start=1000), primary_key=True),
+    Column("created_at", TimestampTz, nullable=False, server_default=Now),
+    Column("last_active_at", TimestampTz, nullable=False, server_default=Now),
+    Column("transaction_timeout_ms", Integer),
+    Column("producer_epoch", SmallInteger, nullable=False, server_default=text("0")),
+    Column("client_id", Text),
+    Column("transactional_id", Text),
+    Index(
+        "producer_ids_transactional_id",
+        "transactional_id",
+        unique=True,
+        postgresql_where=text("transactional_id IS NOT NULL"),
+    ),
+)

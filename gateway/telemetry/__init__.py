@@ -1,0 +1,1 @@
+"""Logs and metrics: how the gateway tells what it does."""

@@ -1,0 +1,3 @@
+-- The cluster's identity.
+-- Locks: none.   Returns: one row.
+SELECT cluster_uuid FROM kafka.cluster
