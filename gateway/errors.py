@@ -110,6 +110,12 @@ class InvalidConfig(KafkaError):
     code = ErrorCode.invalid_config
 
 
+class PolicyViolation(KafkaError):
+    """The request is well formed but above a limit the operator set, such as partitions at once."""
+
+    code = ErrorCode.policy_violation
+
+
 class OffsetOutOfRange(KafkaError):
     """The offset is below the log's start or beyond its end."""
 
