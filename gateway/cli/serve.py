@@ -1,0 +1,112 @@
+"""`tablewire serve`: settings, then a database, then the gateway.
+
+The embedded PostgreSQL outlives the gateway by design: it is stopped last, whatever ended the gateway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+import uvloop
+
+from gateway.cli.refusals import refusals
+from gateway.cli.welcome import print_welcome
+from gateway.config import Address, Settings, load_settings
+from gateway.storage import schema
+from gateway.storage.embedded import EmbeddedPostgres
+from gateway.storage.embedded_home import packaged_programs
+
+__all__ = ["serve"]
+
+ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what is shown for it, not bound to
+
+
+def serve(
+    listen: Annotated[str | None, typer.Option(help="Where Kafka clients connect, host:port.")] = None,
+    advertised: Annotated[str | None, typer.Option(help="The address clients are told, host:port.")] = None,
+    http_listen: Annotated[str | None, typer.Option(help="Metrics and health, host:port.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where the embedded PostgreSQL keeps its data.")
+    ] = None,
+    node_id: Annotated[int | None, typer.Option(help="This gateway's broker id.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    migrate: Annotated[
+        bool, typer.Option("--migrate", help="Bring the schema of TABLEWIRE_DATABASE_URL up to date first.")
+    ] = False,
+    check_config: Annotated[
+        bool, typer.Option("--check-config", help="Only say whether the settings can be used.")
+    ] = False,
+) -> None:
+    """Serve Kafka clients until Ctrl-C or SIGTERM."""
+    with refusals():
+        settings = load_settings(
+            {
+                "listen": listen,
+                "advertised": advertised,
+                "http_listen": http_listen,
+                "data_dir": data_dir,
+                "node_id": node_id,
+                "log_level": log_level,
+                "migrate": migrate or None,
+            }
+        )
+        if check_config:
+            typer.echo("The settings can be used.")
+            return
+        _unwind_on_termination()
+        if settings.database_url is None:
+            _serve_embedded(settings)
+        else:
+            _serve_external(settings, settings.database_url)
+
+
+def _unwind_on_termination() -> None:
+    """Until the gateway takes over, SIGTERM unwinds as Ctrl-C does, so that no PostgreSQL is left behind."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, interrupt)
+    # The terminal was closed: as SIGTERM, whoever handles that by then.
+    signal.signal(signal.SIGHUP, terminate)
+
+
+def _serve_external(settings: Settings, database_url: str) -> None:
+    if settings.migrate:
+        schema.migrate(database_url)
+    schema.check_schema(database_url)
+    _run(settings, database_url, password_file=None)
+
+
+def _serve_embedded(settings: Settings) -> None:
+    server = EmbeddedPostgres(settings.data_dir)
+    try:
+        server.start()
+        schema.migrate(server.url)
+        _run(settings, server.url, password_file=settings.data_dir / "password")
+    finally:
+        # A second Ctrl-C must not leave a server without an owner.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        server.stop()
+
+
+def _run(settings: Settings, database_url: str, *, password_file: Path | None) -> None:
+    # Not at the top: `migrate` and `--version` need nothing of the server.
+    from gateway.server.server import run_gateway
+
+    def announce(host: str, port: int) -> None:
+        bootstrap = settings.advertised_address or Address(ANY_ADDRESS.get(host, host), port)
+        print_welcome(bootstrap, database_url, psql=packaged_programs() / "psql", password_file=password_file)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run_gateway(settings, database_url, announce=announce))

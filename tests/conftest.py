@@ -1,0 +1,152 @@
+"""A PostgreSQL for the whole session, and a fresh migrated database for each test that asks.
+
+The server is TABLEWIRE_TEST_DATABASE_URL's (PostgreSQL 15 to 18; its role needs CREATEDB), else a container
+where a Docker engine answers, else the embedded one. Tests connect as an ordinary role, never as superuser.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from gateway.storage.embedded import EmbeddedPostgres
+from gateway.storage.schema import migrate
+
+CONTAINER_IMAGE = "postgres:17-alpine"
+TEST_ROLE = "tablewire_test"
+
+
+@pytest.fixture(scope="session")
+def server_url() -> Iterator[str]:
+    """A database of the session's server, as a role that may create databases."""
+    given = os.environ.get("TABLEWIRE_TEST_DATABASE_URL")
+    if given:
+        yield given
+        return
+    with _container() if _docker_answers() else _embedded() as superuser_url:
+        yield _ordinary_role(superuser_url)
+
+
+@pytest.fixture(scope="session")
+def template_database(server_url: str) -> Iterator[str]:
+    """The name of a migrated database that is only ever copied."""
+    with _scratch_database(server_url) as url:
+        migrate(url)
+        yield _database_of(url)
+
+
+@pytest.fixture(scope="session")
+def clients_database_url(server_url: str, template_database: str) -> Iterator[str]:
+    """One migrated database for all client tests: each of them uses topics of its own."""
+    with _scratch_database(server_url, template_database) as url:
+        yield url
+
+
+@pytest.fixture
+def database_url(server_url: str, template_database: str) -> Iterator[str]:
+    """A migrated database of this test's own."""
+    with _scratch_database(server_url, template_database) as url:
+        yield url
+
+
+@pytest.fixture
+def empty_database_url(server_url: str) -> Iterator[str]:
+    """A database of this test's own that was never migrated."""
+    with _scratch_database(server_url) as url:
+        yield url
+
+
+@pytest.fixture
+def free_port() -> Callable[[], int]:
+    """Gives ports nobody listens on, each once."""
+    given: set[int] = set()
+
+    def take() -> int:
+        while True:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                port: int = probe.getsockname()[1]
+            if port not in given:
+                given.add(port)
+                return port
+
+    return take
+
+
+@contextmanager
+def _scratch_database(server_url: str, template: str = "template1") -> Iterator[str]:
+    name = f"tablewire_test_{secrets.token_hex(6)}"
+    database = sql.Identifier(name)
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute(
+            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(database, sql.Identifier(template))
+        )
+        try:
+            yield urlunsplit(urlsplit(server_url)._replace(path=f"/{name}"))
+        finally:
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(database))
+
+
+def _database_of(url: str) -> str:
+    return urlsplit(url).path.lstrip("/")
+
+
+def _ordinary_role(superuser_url: str) -> str:
+    password = secrets.token_hex(12)
+    with psycopg.connect(superuser_url, autocommit=True) as connection:
+        connection.execute(
+            sql.SQL("CREATE ROLE {} LOGIN CREATEDB PASSWORD {}").format(
+                sql.Identifier(TEST_ROLE), sql.Literal(password)
+            )
+        )
+    address = urlsplit(superuser_url)
+    return urlunsplit(address._replace(netloc=f"{TEST_ROLE}:{password}@{address.hostname}:{address.port}"))
+
+
+@contextmanager
+def _embedded() -> Iterator[str]:
+    # Not pytest's directory, which root's PostgreSQL user could not enter.
+    directory = Path(tempfile.mkdtemp(prefix="tablewire-tests-"))
+    try:
+        with EmbeddedPostgres(directory) as server:
+            yield server.superuser_url
+    finally:
+        shutil.rmtree(directory)
+
+
+def _docker_answers() -> bool:
+    """A quick look for the engine's socket before the client library is asked, which may wait."""
+    host = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    if host.startswith("unix://"):
+        try:
+            with socket.socket(socket.AF_UNIX) as engine:
+                engine.settimeout(2)
+                engine.connect(host.removeprefix("unix://"))
+        except OSError:
+            return False
+    import docker
+
+    try:
+        docker.from_env(timeout=3).ping()
+    except Exception:  # noqa: BLE001 - whatever the reason, no engine answers
+        return False
+    return True
+
+
+@contextmanager
+def _container() -> Iterator[str]:
+    from testcontainers.postgres import PostgresContainer
+
+    with PostgresContainer(CONTAINER_IMAGE, driver=None) as container:
+        yield container.get_connection_url()

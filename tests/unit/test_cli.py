@@ -1,0 +1,74 @@
+"""The command line's refusals: one sentence, the right exit code, no traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def tablewire(tmp_path: Path):
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("TABLEWIRE_")}
+        return subprocess.run(
+            [sys.executable, "-c", "from gateway.cli import main; main()", *arguments],
+            cwd=tmp_path,
+            env={**inherited, "PYTHONPATH": str(REPOSITORY), **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+def test_version(tablewire) -> None:
+    assert tablewire("--version").stdout == f"tablewire {metadata.version('tablewire')}\n"
+
+
+def test_check_config_says_that_the_settings_can_be_used_and_starts_nothing(
+    tablewire, tmp_path: Path
+) -> None:
+    done = tablewire("serve", "--check-config", "--listen", "127.0.0.1:1")
+    assert (done.returncode, done.stdout) == (0, "The settings can be used.\n")
+    assert not (tmp_path / ".tablewire").exists()
+
+
+@pytest.mark.parametrize("arguments", [("serve", "--check-config"), ("serve",), ("migrate",)])
+def test_a_bad_setting_is_one_sentence_and_exit_code_2(tablewire, arguments: tuple[str, ...]) -> None:
+    done = tablewire(*arguments, TABLEWIRE_WRITER="2")
+    assert done.returncode == 2
+    assert done.stderr == "tablewire: Unknown variable TABLEWIRE_WRITER; did you mean TABLEWIRE_WRITERS?\n"
+
+
+@pytest.mark.parametrize("command", ["serve", "migrate"])
+def test_an_unreachable_database_is_one_sentence_and_exit_code_1(tablewire, command: str) -> None:
+    done = tablewire(command, TABLEWIRE_DATABASE_URL="postgresql://u:hunter2@127.0.0.1:1/db")
+    assert done.returncode == 1
+    assert done.stderr.startswith("tablewire: The database at 127.0.0.1:1/db cannot be used: ")
+    assert done.stderr.count("\n") == 1
+    assert "hunter2" not in done.stderr
+
+
+def test_serve_refuses_a_database_that_was_not_migrated(tablewire, empty_database_url: str) -> None:
+    done = tablewire("serve", TABLEWIRE_DATABASE_URL=empty_database_url)
+    assert done.returncode == 1
+    assert "run `tablewire migrate`" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_migrate_prints_what_is_missing_then_applies_it(tablewire, empty_database_url: str) -> None:
+    before = tablewire("migrate", "--sql", TABLEWIRE_DATABASE_URL=empty_database_url)
+    assert "CREATE TABLE kafka.messages" in before.stdout
+    assert before.stdout == tablewire("migrate", "--sql").stdout
+    done = tablewire("migrate", TABLEWIRE_DATABASE_URL=empty_database_url)
+    assert (done.returncode, done.stdout) == (0, "The schema is up to date.\n")
+    after = tablewire("migrate", "--sql", TABLEWIRE_DATABASE_URL=empty_database_url)
+    assert (after.returncode, after.stdout) == (0, "")
