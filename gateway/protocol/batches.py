@@ -250,7 +250,7 @@ def _measure(records: bytes, limits: BatchLimits) -> int:
 
 
 def _decompressed(view: memoryview, attributes: int, limits: BatchLimits) -> memoryview:
-    """Return the batch with plain records; after its end a few bytes of zeros are readable."""
+    """Return the batch with plain records; after its end a few bytes more are readable memory."""
     codec = attributes & _CODEC_MASK
     if codec == compression.NONE:
         if len(view) - _OVERHEAD_BYTES > limits.max_decompressed_bytes:
@@ -258,12 +258,15 @@ def _decompressed(view: memoryview, attributes: int, limits: BatchLimits) -> mem
         return memoryview(b"".join((view, _READ_AHEAD)))[: len(view)]
     if codec == compression.ZSTD and not limits.allow_zstd:
         raise UnsupportedCompressionType("zstd is allowed from Produce v7 on")
-    payload = compression.decompress(
-        view[_OVERHEAD_BYTES:], codec=codec, max_bytes=limits.max_decompressed_bytes
+    plain = compression.decompress(
+        view[_OVERHEAD_BYTES:],
+        codec=codec,
+        max_bytes=limits.max_decompressed_bytes,
+        room_before=_OVERHEAD_BYTES,
     )
-    header = bytearray(view[:_OVERHEAD_BYTES])
-    struct.pack_into(">h", header, _ATTRIBUTES_POSITION, attributes & ~_CODEC_MASK)
-    return memoryview(b"".join((header, payload, _READ_AHEAD)))[: _OVERHEAD_BYTES + len(payload)]
+    plain[:_OVERHEAD_BYTES] = view[:_OVERHEAD_BYTES]
+    struct.pack_into(">h", plain, _ATTRIBUTES_POSITION, attributes & ~_CODEC_MASK)
+    return plain
 
 
 def _timestamp_range(timestamps_ms: list[int]) -> tuple[int, int]:

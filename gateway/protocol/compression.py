@@ -39,12 +39,16 @@ _LZ4_CONTENT_SIZE: Final = 0x08
 _LZ4_CONTENT_CHECKSUM: Final = 0x04
 _LZ4_STORED_BLOCK: Final = 0x8000_0000
 
+_READABLE_AFTER_BYTES: Final = 16
+
 # What cramjam says when its output buffer is full: the one failure that means "too large".
 _OUTPUT_FULL: Final = "failed to write whole buffer"
 
 
-def decompress(data: memoryview, *, codec: int, max_bytes: int) -> memoryview:
-    """Return the content of `data`, at most `max_bytes` of it, or refuse.
+def decompress(data: memoryview, *, codec: int, max_bytes: int, room_before: int = 0) -> memoryview:
+    """Return `room_before` zero bytes for the caller to fill, then the content of `data`, or refuse.
+
+    The content is at most `max_bytes` long, and a few bytes after it are readable memory.
 
     `MessageTooLarge` when it would be more; `InvalidRecord` when the stream is damaged, ends early, goes on
     after its end, or is of a kind that Java clients cannot read.
@@ -53,14 +57,14 @@ def decompress(data: memoryview, *, codec: int, max_bytes: int) -> memoryview:
         raise UnsupportedCompressionType(f"codec {codec} is none of gzip, snappy, lz4, zstd")
     name, decompress_into = _DECOMPRESSORS[codec]
     # An anonymous map is virtual until written to, so the cap costs nothing until the content earns it.
-    output = memoryview(mmap.mmap(-1, max(max_bytes, 1)))[:max_bytes]
+    scratch = memoryview(mmap.mmap(-1, room_before + max_bytes + _READABLE_AFTER_BYTES))
     try:
-        size_bytes = decompress_into(data, output)
+        size_bytes = decompress_into(data, scratch[room_before : room_before + max_bytes])
     except cramjam.DecompressionError as error:
         if _OUTPUT_FULL in str(error):
             raise MessageTooLarge(f"the batch decompresses to more than {max_bytes} bytes") from None
         raise InvalidRecord(f"the {name} data cannot be decompressed: {error}") from None
-    return output[:size_bytes]
+    return scratch[: room_before + size_bytes]
 
 
 def _gunzip(data: memoryview, output: memoryview) -> int:

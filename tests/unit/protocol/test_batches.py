@@ -530,7 +530,7 @@ def test_many_small_objects_take_little_memory(kind: str) -> None:
         [sys.executable, "-c", MANY_OBJECTS, kind], capture_output=True, check=False, text=True
     )
     assert run.returncode == 0, run.stderr
-    assert int(run.stdout) < 3 * 64 * 1024
+    assert int(run.stdout) < 2 * 64 * 1024
 
 
 # --- rows ------------------------------------------------------------------------------------
