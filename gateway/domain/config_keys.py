@@ -195,42 +195,39 @@ TOPIC_CONFIGS: Final = _index(
         ConfigKey(
             "max.message.bytes", _I, "1048588", acts=True, check=_between(0),
             synonyms=_from("message.max.bytes"),
-            meaning="The largest record batch a producer may send to this topic, in bytes as sent, so after"
-            " compression. A larger one is refused with MESSAGE_TOO_LARGE.",
+            meaning="The largest record batch a producer may send to this topic, in bytes as sent, so"
+            " after compression. A larger one is refused with MESSAGE_TOO_LARGE.",
         ),
         ConfigKey(
             "max.decompressed.message.bytes", _I, "67108864", acts=True, check=_between(0),
             synonyms=_from("max.decompressed.message.bytes"),
             meaning="The largest size, in bytes, that a compressed batch may have once it is unpacked. It"
-            " protects"
-            " the gateway's memory from small batches that expand enormously.",
+            " protects the gateway's memory from small batches that expand enormously.",
         ),
         ConfigKey(
             "message.timestamp.type", _S, "CreateTime", acts=True, check=_TIMESTAMP_TYPES,
             synonyms=_from("log.message.timestamp.type"),
-            meaning="Whose clock a record's timestamp is from: CreateTime keeps the producer's, LogAppendTime"
-            " writes the gateway's at the moment of the append.",
+            meaning="Whose clock a record's timestamp is from: CreateTime keeps the producer's,"
+            " LogAppendTime writes the gateway's at the moment of the append.",
         ),
         ConfigKey(
             "message.timestamp.before.max.ms", _L, MAX_LONG, acts=True, check=_between(0),
             synonyms=_from("log.message.timestamp.before.max.ms"),
-            meaning="How far a producer's timestamp may lie in the past, in milliseconds, before the batch is"
-            " refused with INVALID_TIMESTAMP. Ignored with LogAppendTime.",
+            meaning="How far a producer's timestamp may lie in the past, in milliseconds, before the batch"
+            " is refused with INVALID_TIMESTAMP. Ignored with LogAppendTime.",
         ),
         ConfigKey(
             "message.timestamp.after.max.ms", _L, str(HOUR_MS), acts=True, check=_between(0),
             synonyms=_from("log.message.timestamp.after.max.ms"),
             meaning="How far a producer's timestamp may lie in the future, in milliseconds, before the"
-            " batch is"
-            " refused with INVALID_TIMESTAMP. Ignored with LogAppendTime.",
+            " batch is refused with INVALID_TIMESTAMP. Ignored with LogAppendTime.",
         ),
         # How long records stay.
         ConfigKey(
             "cleanup.policy", _LIST, "delete", check=_each_of("compact", "delete"),
             synonyms=_from("log.cleanup.policy"),
-            meaning="What happens to old records: 'delete' drops them by age and size, 'compact' keeps"
-            " the newest"
-            " record of each key, both do both, and an empty list keeps everything.",
+            meaning="What happens to old records: 'delete' drops them by age and size, 'compact' keeps the"
+            " newest record of each key, both do both, and an empty list keeps everything.",
         ),
         ConfigKey(
             "retention.ms", _L, WEEK_MS, check=_between(-1),
@@ -246,8 +243,7 @@ TOPIC_CONFIGS: Final = _index(
             "delete.retention.ms", _L, DAY_MS, check=_between(0),
             synonyms=_from("log.cleaner.delete.retention.ms"),
             meaning="How long a compacted topic keeps a record without a value, in milliseconds, so that"
-            " readers can"
-            " learn of the deletion.",
+            " readers can learn of the deletion.",
         ),
         ConfigKey(
             "min.compaction.lag.ms", _L, "0", check=_between(0),
@@ -330,8 +326,7 @@ TOPIC_CONFIGS: Final = _index(
         ConfigKey(
             "min.insync.replicas", _I, "1", check=_between(1), synonyms=_from("min.insync.replicas"),
             meaning="How many replicas must have a record before acks=all is answered. Any answer here"
-            " follows"
-            " PostgreSQL's commit, which waits for standbys if synchronous_standby_names says so.",
+            " follows PostgreSQL's commit, which waits for standbys if synchronous_standby_names says so.",
         ),
         ConfigKey(
             "unclean.leader.election.enable", _B, "false", synonyms=_from("unclean.leader.election.enable"),

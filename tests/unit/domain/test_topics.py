@@ -82,6 +82,11 @@ def test_a_name_is_valid_exactly_as_the_rule_reads(name: str) -> None:
             validate_topic_name(name)
 
 
+@pytest.mark.parametrize("name", ["a" * 249, "...", "-", "_", "A.b_c-9", "__consumer_offsets"])
+def test_names_at_the_edge_of_the_rule_are_valid(name: str) -> None:
+    validate_topic_name(name)
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -192,6 +197,7 @@ def test_an_assignment_in_any_order_makes_its_partitions(order: list[int]) -> No
         ([(0, [1]), (2, [1])], "consecutive 0-based"),
         ([(-1, [1])], "consecutive 0-based"),
         ([(-1, [1]), (0, [1])], "consecutive 0-based"),
+        ([(-1, [1]), (1, [1])], "consecutive 0-based"),
         ([(0, [1]), (0, [1])], "multiple manual partition assignments for partition 0"),
         ([(0, [])], "empty replica list"),
         ([(0, [1, 1])], "the broker 1 more than once"),
