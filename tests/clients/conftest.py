@@ -114,8 +114,11 @@ def run_tool(bootstrap: str) -> Callable[..., str]:
     except java.JavaMissing as missing:
         pytest.skip(str(missing))
 
-    def run(tool: str, *arguments: str, stdin: bytes = b"", fails: bool = False) -> str:
-        done = java.run_tool(tool, "--bootstrap-server", bootstrap, *arguments, stdin=stdin)
+    def run(tool: str, *arguments: str, stdin: bytes = b"", fails: bool = False, after: bool = False) -> str:
+        address = ("--bootstrap-server", bootstrap)  # a tool with subcommands wants it after them
+        done = java.run_tool(
+            tool, *((*arguments, *address) if after else (*address, *arguments)), stdin=stdin
+        )
         text = (done.stdout + done.stderr).decode()
         assert (done.returncode != 0) == fails, f"{tool} ended with {done.returncode}:\n{text}"
         return text if fails else done.stdout.decode()

@@ -50,9 +50,7 @@ def test_an_empty_partition_begins_and_ends_at_zero(client: Client, new_topic: N
     assert client.positions(topic, [0, NOON], partition=1) == Positions(0, 0, {0: None, NOON: None})
 
 
-def test_deleted_records_move_the_beginning(
-    client: Client, new_topic: NewTopic, admin: AdminClient
-) -> None:
+def test_deleted_records_move_the_beginning(client: Client, new_topic: NewTopic, admin: AdminClient) -> None:
     topic = new_topic()
     client.produce(topic, at_minutes(MINUTES))
     admin.delete_records([TopicPartition(topic, 0, 2)])[TopicPartition(topic, 0)].result(20)
@@ -86,7 +84,9 @@ def test_max_timestamp_is_the_record_with_the_largest_time(
 
 def test_max_timestamp_of_an_empty_partition_is_unknown(java_client: JavaClient, new_topic: NewTopic) -> None:
     topic = new_topic()
-    assert java_client.call("list_offsets", partitions=[[topic, 0, "max_timestamp"]]) == {f"{topic}-0": [-1, -1]}
+    assert java_client.call("list_offsets", partitions=[[topic, 0, "max_timestamp"]]) == {
+        f"{topic}-0": [-1, -1]
+    }
 
 
 @pytest.mark.parametrize("isolation", ["READ_UNCOMMITTED", "READ_COMMITTED"])
@@ -109,15 +109,22 @@ def test_admin_lists_offsets_of_several_partitions(
         },
         isolation_level=IsolationLevel[isolation],
     )
-    assert {place.partition: future.result(20).offset for place, future in futures.items()} == {0: 0, 1: 0, 2: 1}
+    assert {place.partition: future.result(20).offset for place, future in futures.items()} == {
+        0: 0,
+        1: 0,
+        2: 1,
+    }
 
 
 def test_offsets_of_an_unknown_partition_are_refused(java_client: JavaClient, new_topic: NewTopic) -> None:
     topic = new_topic(1)
     answer = java_client.process.call(
         "list_offsets",
-        settings={"bootstrap.servers": java_client.bootstrap, "default.api.timeout.ms": "1500",
-                  "request.timeout.ms": "1000"},
+        settings={
+            "bootstrap.servers": java_client.bootstrap,
+            "default.api.timeout.ms": "1500",
+            "request.timeout.ms": "1000",
+        },
         partitions=[[topic, 7, "latest"]],
     )
     # The Java client waits for a partition that may come; what ends the wait is its own timeout.

@@ -81,7 +81,9 @@ def test_peculiar_records_are_rows_byte_for_byte(
 @pytest.mark.parametrize("codec", CODECS)
 def test_each_codec_is_understood(client: Client, new_topic: NewTopic, codec: Codec) -> None:
     if not has_codec(client, codec):
-        pytest.skip(f"kafka-python has no {codec} here: the package python-snappy, lz4 or zstandard is missing")
+        pytest.skip(
+            f"kafka-python has no {codec} here: the package python-snappy, lz4 or zstandard is missing"
+        )
     topic = new_topic()
     records = peculiar(client) + numbered(300, size_bytes=200)
     assert client.produce(topic, records, codec=codec) == [Sent(0, offset) for offset in range(len(records))]

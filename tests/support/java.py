@@ -89,7 +89,14 @@ def jar_directory() -> Path:
         )
         (directory / "pom.xml").write_text(POM.format(dependencies=dependencies))
         fetched = subprocess.run(
-            ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars", "-DincludeScope=runtime"],
+            [
+                "mvn",
+                "-q",
+                "-B",
+                "dependency:copy-dependencies",
+                "-DoutputDirectory=jars",
+                "-DincludeScope=runtime",
+            ],
             cwd=directory,
             capture_output=True,
             text=True,

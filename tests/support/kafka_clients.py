@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import aiokafka
 import aiokafka.errors
@@ -117,7 +117,6 @@ class Client(Protocol):
         """What the consumer says of a partition's ends and of points in time."""
 
 
-
 class ConfluentKafka:
     """librdkafka by way of confluent-kafka."""
 
@@ -220,7 +219,9 @@ class ConfluentKafka:
                             message.value(),
                             tuple(message.headers() or ()),
                             timestamp_ms,
-                            LOG_APPEND_TIME if kind == confluent_kafka.TIMESTAMP_LOG_APPEND_TIME else CREATE_TIME,
+                            LOG_APPEND_TIME
+                            if kind == confluent_kafka.TIMESTAMP_LOG_APPEND_TIME
+                            else CREATE_TIME,
                         )
                     )
         finally:
@@ -435,7 +436,8 @@ class AioKafka:
             async with aiokafka.AIOKafkaConsumer(bootstrap_servers=self.bootstrap) as consumer:
                 place = aiokafka.TopicPartition(topic, partition)
                 found = {
-                    time_ms: (await consumer.offsets_for_times({place: time_ms}))[place] for time_ms in times_ms
+                    time_ms: (await consumer.offsets_for_times({place: time_ms}))[place]
+                    for time_ms in times_ms
                 }
                 return Positions(
                     (await consumer.beginning_offsets([place]))[place],
@@ -452,7 +454,7 @@ class JavaClient:
     name = "java"
 
     # The classes that the produce tests meet, by simple name.
-    CODES = {
+    CODES: ClassVar[dict[str, int]] = {
         "RecordTooLargeException": MESSAGE_TOO_LARGE,
         "InvalidTimestampException": INVALID_TIMESTAMP,
         "InvalidRecordException": 87,
@@ -551,7 +553,6 @@ class JavaClient:
             for answer in answers
         ]
 
-
     def positions(self, topic: str, times_ms: Sequence[int] = (), *, partition: int = 0) -> Positions:
         answer = self.process.call(
             "positions",
@@ -559,7 +560,9 @@ class JavaClient:
             partition=[topic, partition],
             times=list(times_ms),
         )
-        return Positions(answer["beginning"], answer["end"], dict(zip(times_ms, answer["times"], strict=True)))
+        return Positions(
+            answer["beginning"], answer["end"], dict(zip(times_ms, answer["times"], strict=True))
+        )
 
 
 def _received(message: Any) -> Received:
