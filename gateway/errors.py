@@ -153,6 +153,12 @@ class InvalidRequiredAcks(KafkaError):
     code = ErrorCode.invalid_required_acks
 
 
+class InvalidTxnState(KafkaError):
+    """The producer is in no transaction that could take this."""
+
+    code = ErrorCode.invalid_txn_state
+
+
 class FetchSessionIdNotFound(KafkaError):
     """Fetch sessions are declined, so no session id is ever known."""
 

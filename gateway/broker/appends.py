@@ -1,0 +1,282 @@
+"""Group commit: whatever arrived while the last database transaction was in flight goes into the next one.
+
+A writer owns a connection and a queue; a partition always has the same writer, so its batches keep their order.
+The state of a partition is kept in memory and proven inside the transaction: if another gateway wrote it
+meanwhile, nothing is written, and the writer starts over holding the partitions' locks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import structlog
+
+from gateway import clock
+from gateway.errors import InvalidRecord, KafkaError, NotLeaderOrFollower, UnknownTopicOrPartition
+from gateway.protocol.batches import ProducedBatch, copy_rows, stored_form
+from gateway.storage.database import Database
+from gateway.storage.failures import DATABASE_ERRORS, is_bad_data, translate
+from gateway.storage.log import Advance, LogConnection, PartitionKey, PartitionMoved, PartitionState
+
+__all__ = ["Append", "Appended", "Appends"]
+
+log = structlog.get_logger()
+
+CONTENDED_SECONDS = 1.0
+"""After meeting another gateway's write, take the locks before reading for this long."""
+
+MAX_ATTEMPTS = 3
+
+
+class Appended(NamedTuple):
+    """A batch is durable."""
+
+    base_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+
+
+class Append:
+    """A batch on its way into a partition; `done` is resolved after COMMIT, or with the refusal."""
+
+    __slots__ = ("batch", "done", "key", "uses_log_append_time")
+
+    def __init__(self, key: PartitionKey, batch: ProducedBatch, *, uses_log_append_time: bool) -> None:
+        self.key = key
+        self.batch = batch
+        self.uses_log_append_time = uses_log_append_time
+        self.done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+
+    def refuse(self, error: BaseException) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+class Written(NamedTuple):
+    """What the rest of the gateway is told after a commit."""
+
+    key: PartitionKey
+    state: PartitionState
+    batches: list[tuple[int, int, bytes]]  # base offset, next offset, as stored
+
+
+class _Plan:
+    """One group of appends judged against the partitions' states."""
+
+    def __init__(self, states: dict[PartitionKey, PartitionState]) -> None:
+        self.before = states
+        self.after = dict(states)
+        self.rows: list[bytes | bytearray] = []
+        self.accepted: list[tuple[Append, Appended]] = []
+        self.max_timestamps: dict[PartitionKey, int] = {}
+
+    def add(self, append: Append, *, now_ms: int) -> None:
+        state = self.after.get(append.key)
+        if state is None:
+            append.refuse(UnknownTopicOrPartition("the partition does not exist (any more)"))
+            return
+        batch, base_offset = append.batch, state.next_offset
+        append_time_ms = now_ms if append.uses_log_append_time else None
+        self.rows.append(
+            copy_rows(
+                batch,
+                topic_id=append.key.topic_id,
+                partition=append.key.partition,
+                base_offset=base_offset,
+                log_append_time_ms=append_time_ms,
+            )
+        )
+        newest_ms = batch.max_timestamp if append_time_ms is None else append_time_ms
+        self.max_timestamps[append.key] = max(newest_ms, self.max_timestamps.get(append.key, newest_ms))
+        next_offset = base_offset + batch.record_count
+        # While no transaction is open the last stable offset is the end; the UPDATE applies the same rule.
+        is_stable = state.last_stable_offset == state.next_offset
+        self.after[append.key] = state._replace(
+            next_offset=next_offset, last_stable_offset=next_offset if is_stable else state.last_stable_offset
+        )
+        self.accepted.append(
+            (append, Appended(base_offset, -1 if append_time_ms is None else append_time_ms, state.log_start_offset))
+        )
+
+    def advances(self) -> list[Advance]:
+        return [
+            Advance(key, self.before[key].next_offset, self.after[key].next_offset, newest_ms)
+            for key, newest_ms in self.max_timestamps.items()
+        ]
+
+    def written(self) -> list[Written]:
+        by_key: dict[PartitionKey, Written] = {}
+        for append, appended in self.accepted:
+            written = by_key.setdefault(append.key, Written(append.key, self.after[append.key], []))
+            stored = stored_form(
+                append.batch,
+                base_offset=appended.base_offset,
+                leader_epoch=written.state.leader_epoch,
+                log_append_time_ms=None if appended.log_append_time_ms < 0 else appended.log_append_time_ms,
+            )
+            next_offset = appended.base_offset + append.batch.record_count
+            written.batches.append((appended.base_offset, next_offset, stored))
+        return list(by_key.values())
+
+
+class _Writer:
+    """One connection, one queue, one database transaction at a time."""
+
+    def __init__(
+        self, database: Database, *, max_bytes: int, timeout_ms: int, on_written: Callable[[Written], None]
+    ) -> None:
+        self._database = database
+        self._max_bytes = max_bytes
+        self._timeout_ms = timeout_ms
+        self._on_written = on_written
+        self._queue: deque[Append] = deque()
+        self._has_work = asyncio.Event()
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+        self._states: dict[PartitionKey, PartitionState] = {}
+        self._contended_until = 0.0
+        self._connection: LogConnection | None = None
+        self._task = asyncio.create_task(self._run())
+
+    def submit(self, append: Append) -> None:
+        self._queue.append(append)
+        self._has_work.set()
+        self._is_idle.clear()
+
+    async def drain(self) -> None:
+        await self._is_idle.wait()
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        for append in self._queue:
+            append.refuse(NotLeaderOrFollower("the gateway is stopping"))
+        if self._connection is not None:
+            await self._connection.close()
+
+    async def _run(self) -> None:
+        while True:
+            await self._has_work.wait()
+            group = self._take()
+            try:
+                await self._commit(group)
+            except DATABASE_ERRORS as error:
+                await self._give_up(group, error)
+            except Exception as error:
+                log.exception("a commit failed for an unexpected reason")
+                await self._give_up(group, error)
+            if not self._queue:
+                self._has_work.clear()
+                self._is_idle.set()
+
+    def _take(self) -> list[Append]:
+        group, size_bytes = [], 0
+        while self._queue and (not group or size_bytes + len(self._queue[0].batch.data) <= self._max_bytes):
+            append = self._queue.popleft()
+            size_bytes += len(append.batch.data)
+            group.append(append)
+        return group
+
+    async def _commit(self, group: Sequence[Append]) -> None:
+        keys = list(dict.fromkeys(append.key for append in group))
+        locked = clock.monotonic_seconds() < self._contended_until or any(key not in self._states for key in keys)
+        for _ in range(MAX_ATTEMPTS):
+            connection = await self._connected()
+            if locked:
+                plan = _Plan(await connection.lock_and_load(keys))
+            else:
+                plan = _Plan({key: self._states[key] for key in keys})
+            now_ms = clock.now_ms()
+            for append in group:
+                plan.add(append, now_ms=now_ms)
+            if not plan.accepted:
+                await connection.roll_back()
+                return
+            try:
+                await connection.append(plan.advances(), plan.rows, locked=locked)
+            except PartitionMoved:
+                locked = True
+                self._contended_until = clock.monotonic_seconds() + CONTENDED_SECONDS
+                continue
+            self._states.update(plan.after)
+            # The tail and the waiting consumers first: who got an answer may read at once.
+            for written in plan.written():
+                self._on_written(written)
+            for append, appended in plan.accepted:
+                if not append.done.done():
+                    append.done.set_result(appended)
+            return
+        raise TimeoutError("other writers were always quicker")
+
+    async def _give_up(self, group: Sequence[Append], error: BaseException) -> None:
+        """Answer the group; what may have been committed is unknown, so no state is believed any more."""
+        self._states.clear()
+        await self._recover()
+        unanswered = [append for append in group if not append.done.done()]
+        if is_bad_data(error):
+            if len(unanswered) > 1:
+                await self._commit_one_by_one(unanswered)
+                return
+            error = InvalidRecord(f"the database refused the batch: {error}")
+        elif not isinstance(error, DATABASE_ERRORS):
+            pass
+        else:
+            error = translate(error)
+            log.warning("a group of batches was not written", batches=len(unanswered), error=str(error))
+        for append in unanswered:
+            append.refuse(error)
+
+    async def _commit_one_by_one(self, group: Sequence[Append]) -> None:
+        """Find the batch that the database refuses, so that the others do not suffer."""
+        for append in group:
+            try:
+                await self._commit([append])
+            except DATABASE_ERRORS as error:
+                await self._give_up([append], error)
+
+    async def _connected(self) -> LogConnection:
+        if self._connection is None or not self._connection.is_usable:
+            self._states.clear()
+            self._connection = await LogConnection.open(self._database, timeout_ms=self._timeout_ms)
+        return self._connection
+
+    async def _recover(self) -> None:
+        if self._connection is not None:
+            try:
+                await self._connection.roll_back()
+            except DATABASE_ERRORS:
+                await self._connection.close()
+
+
+class Appends:
+    """All writers of this gateway."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        writers: int,
+        max_bytes: int,
+        timeout_ms: int,
+        on_written: Callable[[Written], None],
+    ) -> None:
+        self._writers = [
+            _Writer(database, max_bytes=max_bytes, timeout_ms=timeout_ms, on_written=on_written)
+            for _ in range(writers)
+        ]
+
+    def submit(self, append: Append) -> None:
+        """Queue a batch. Order of calls is order of offsets within a partition."""
+        self._writers[sum(append.key) % len(self._writers)].submit(append)
+
+    async def drain(self) -> None:
+        """Return when everything submitted has been answered."""
+        for writer in self._writers:
+            await writer.drain()
+
+    async def stop(self) -> None:
+        for writer in self._writers:
+            await writer.stop()

@@ -1,0 +1,85 @@
+"""The broker: one object that holds the use cases and what they share."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gateway.broker.appends import Appends, Written
+from gateway.broker.catalog import Catalog
+from gateway.broker.housekeeping import Housekeeping
+from gateway.broker.offsets import Offsets
+from gateway.broker.positions import Positions
+from gateway.broker.producers import Producers
+from gateway.broker.reads import Reads
+from gateway.broker.tail import Tail
+from gateway.config import Settings
+from gateway.storage.database import Database
+
+__all__ = ["Broker", "Node"]
+
+
+class Node(NamedTuple):
+    """A gateway as clients see it."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+class Broker:
+    """Everything a handler may call. Holds no truth: that is in the database."""
+
+    def __init__(
+        self, settings: Settings, database: Database, *, node: Node, cluster_id: str, broker_values: Mapping[str, str]
+    ) -> None:
+        self.settings = settings
+        self.node = node
+        self.cluster_id = cluster_id
+        self.broker_values = broker_values
+        self.database = database
+        self.tail = Tail(limit_bytes=settings.tail_cache_bytes)
+        self.positions = Positions(database, poll_interval_ms=settings.fetch_poll_interval_ms)
+        self.housekeeping = Housekeeping(database)
+        self.catalog = Catalog(database, broker_values, on_deleted=self._topic_deleted)
+        self.appends = Appends(
+            database,
+            writers=settings.writers,
+            max_bytes=settings.writer_batch_max_bytes,
+            timeout_ms=settings.database_timeout_ms,
+            on_written=self._written,
+        )
+        self.reads = Reads(database, self.positions, self.tail)
+        self.offsets = Offsets(database)
+        self.producers = Producers(database)
+
+    def start(self) -> None:
+        self.positions.start()
+        self.housekeeping.start()
+
+    async def stop(self) -> None:
+        """Finish what was accepted, then let go of the database."""
+        await self.appends.drain()
+        await self.appends.stop()
+        await self.housekeeping.stop()
+        await self.positions.stop()
+
+    def _written(self, written: Written) -> None:
+        for base_offset, next_offset, batch in written.batches:
+            self.tail.add(written.key, base_offset=base_offset, next_offset=next_offset, batch=batch)
+        self.positions.moved(
+            written.key,
+            next_offset=written.state.next_offset,
+            last_stable_offset=written.state.last_stable_offset,
+        )
+
+    def _topic_deleted(self, topic_id: int) -> None:
+        self.tail.forget_topic(topic_id)
+        self.housekeeping.wake()
+
+
+async def load_cluster_id(database: Database) -> str:
+    """The cluster's id as clients print it: 22 characters of URL-safe base64."""
+    ((uuid,),) = await database.rows("topics/load_cluster")
+    return base64.urlsafe_b64encode(uuid.bytes).rstrip(b"=").decode()

@@ -1,0 +1,67 @@
+"""What must be done now and then, in small steps, by whichever gateway comes first."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from gateway.storage.database import Database
+from gateway.storage.failures import DATABASE_ERRORS
+
+__all__ = ["Housekeeping"]
+
+log = structlog.get_logger()
+
+INTERVAL_SECONDS = 5.0
+DELETE_STEP_ROWS = 5_000
+
+
+class Housekeeping:
+    """Drops the tables of deleted topics and the rows below a log's start."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def wake(self) -> None:
+        """There is something to do: do not wait for the next round."""
+        self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.run_once()
+            except DATABASE_ERRORS as error:
+                log.warning("housekeeping is put off", error=str(error))
+            try:
+                async with asyncio.timeout(INTERVAL_SECONDS):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+
+    async def run_once(self) -> None:
+        for (topic_id,) in await self._database.rows("housekeeping/find_orphaned_storage"):
+            ((is_dropped,),) = await self._database.rows("housekeeping/drop_storage", topic_id=topic_id)
+            log.info("storage of a deleted topic", topic_id=topic_id, dropped=is_dropped)
+        for topic_id, partition, _, _ in await self._database.rows("housekeeping/find_deletable"):
+            await self._delete_rows(topic_id, partition)
+
+    async def _delete_rows(self, topic_id: int, partition: int) -> None:
+        while rows := await self._database.rows(
+            "housekeeping/delete_messages", topic_id=topic_id, partition=partition, step=DELETE_STEP_ROWS
+        ):
+            deleted_before, log_start = rows[0]
+            if deleted_before >= log_start:
+                return
+            await asyncio.sleep(0.01)  # small steps: producers come first

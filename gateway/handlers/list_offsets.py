@@ -1,0 +1,61 @@
+"""ListOffsets: the log's ends, or the first record at or after a time.
+
+v2 isolation level · v4 leader epochs · v6 flexible · v7 largest timestamp · v8-v11 tiered storage, which holds nothing
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.broker.reads import check_leader_epoch
+from gateway.errors import ErrorCode, KafkaError, UnknownTopicOrPartition
+from gateway.handlers.registry import RequestContext, handles
+from gateway.protocol.messages import ApiKey, Request, Tree, field
+from gateway.storage.failures import DATABASE_ERRORS, translate
+from gateway.storage.log import PartitionKey, PartitionState
+
+READ_COMMITTED = 1
+
+
+@handles(ApiKey.LIST_OFFSETS, versions=range(1, 12))
+async def list_offsets(request: Request, context: RequestContext) -> Tree:
+    read_committed = field(request, "isolation_level", 0) == READ_COMMITTED
+    topics = []
+    for asked in request.topics:
+        partitions = [
+            await _partition(asked.name, partition, context, read_committed=read_committed)
+            for partition in asked.partitions
+        ]
+        topics.append({"name": asked.name, "partitions": partitions})
+    return {"topics": topics}
+
+
+async def _partition(name: str, partition: Any, context: RequestContext, *, read_committed: bool) -> Tree:
+    try:
+        key, state = await _state(name, partition.partition_index, context)
+        check_leader_epoch(field(partition, "current_leader_epoch", -1), current=state.leader_epoch)
+        found = await context.broker.offsets.find(
+            key, state, partition.timestamp, read_committed=read_committed
+        )
+    except KafkaError as error:
+        return {"partition_index": partition.partition_index, "error_code": error.code}
+    except DATABASE_ERRORS as error:
+        return {"partition_index": partition.partition_index, "error_code": translate(error).code}
+    return {
+        "partition_index": partition.partition_index,
+        "error_code": ErrorCode.none,
+        "timestamp": found.timestamp_ms,
+        "offset": found.offset,
+        "leader_epoch": found.leader_epoch,
+    }
+
+
+async def _state(name: str, index: int, context: RequestContext) -> tuple[PartitionKey, PartitionState]:
+    topics = await context.broker.catalog.find([name])
+    if name not in topics:
+        raise UnknownTopicOrPartition(f"topic {name} does not exist")
+    key = topics[name].partition(index)
+    states = await context.broker.offsets.load([key])
+    if key not in states:
+        raise UnknownTopicOrPartition(f"partition {index} of topic {name} does not exist")
+    return key, states[key]

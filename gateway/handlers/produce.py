@@ -1,0 +1,151 @@
+"""Produce: append batches to partitions.
+
+v3 oldest format served (0-2 are announced because librdkafka looks for them) · v9 flexible · v10 tells the leader
+on error (KIP-951) · v13 topics by id · zstd from v7 on
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+from gateway import clock
+from gateway.broker.appends import Append, Appended
+from gateway.broker.catalog import Topic
+from gateway.errors import (
+    ErrorCode,
+    InvalidRecord,
+    InvalidRequiredAcks,
+    InvalidTimestamp,
+    InvalidTxnState,
+    KafkaError,
+)
+from gateway.handlers.registry import RequestContext, handles
+from gateway.protocol.batches import BatchLimits, ProducedBatch, decode_produced
+from gateway.protocol.messages import ApiKey, Request, Tree
+
+FIRST_VERSION_WITH_IDS = 13
+FIRST_VERSION_WITH_ZSTD = 7
+DECODE_IN_THREAD_BYTES = 64 * 1024
+"""Batches from this size on are decoded off the event loop if they are compressed: they may be many times larger."""
+
+Outcome = Appended | KafkaError
+
+
+@handles(ApiKey.PRODUCE, versions=range(3, 14), announced_min=0)
+async def produce(request: Request, context: RequestContext) -> Awaitable[Tree | None]:
+    """Judge and queue every batch, in order; the answer follows when all of them are committed or refused."""
+    names_topics_by_id = context.version >= FIRST_VERSION_WITH_IDS
+    named = [topic.topic_id if names_topics_by_id else topic.name for topic in request.topic_data]
+    topics = await context.find_topics(named, by_id=names_topics_by_id)
+    outcomes: list[tuple[Any, int, Append | KafkaError]] = []
+    for name, data in zip(named, request.topic_data, strict=True):
+        for partition in data.partition_data:
+            try:
+                append: Append | KafkaError = await _begin(topics, name, partition, request, context)
+            except KafkaError as error:
+                append = error
+            outcomes.append((name, partition.index, append))
+    return _answer(outcomes, request, context, named_by_id=names_topics_by_id)
+
+
+async def _begin(
+    topics: dict[Any, Topic | KafkaError], name: Any, partition: Any, request: Request, context: RequestContext
+) -> Append:
+    """Check one partition's batch and queue it."""
+    if request.acks not in (-1, 0, 1):
+        raise InvalidRequiredAcks(f"acks must be 0, 1 or all, not {request.acks}")
+    topic = topics[name]
+    if isinstance(topic, KafkaError):
+        raise topic
+    key = topic.partition(partition.index)
+    if partition.records is None:
+        raise InvalidRecord("there are no records")
+    batch = await _decode(partition.records, topic, context)
+    _check(batch, topic, request)
+    append = Append(key, batch, uses_log_append_time=topic.settings.log_append_time)
+    context.broker.appends.submit(append)
+    return append
+
+
+async def _decode(records: bytes, topic: Topic, context: RequestContext) -> ProducedBatch:
+    limits = BatchLimits(
+        max_batch_bytes=topic.settings.max_message_bytes,
+        max_decompressed_bytes=topic.settings.max_decompressed_message_bytes,
+        allow_zstd=context.version >= FIRST_VERSION_WITH_ZSTD,
+    )
+    if len(records) >= DECODE_IN_THREAD_BYTES:
+        return await asyncio.get_running_loop().run_in_executor(None, decode_produced, records, limits)
+    return decode_produced(records, limits)
+
+
+def _check(batch: ProducedBatch, topic: Topic, request: Request) -> None:
+    """What the topic's settings and the request say about a batch that is sound in itself."""
+    if batch.is_transactional:
+        raise InvalidTxnState("the producer is in no transaction")
+    settings = topic.settings
+    if not settings.log_append_time:
+        now_ms = clock.now_ms()
+        if batch.max_timestamp - now_ms > settings.timestamp_after_max_ms:
+            raise InvalidTimestamp(
+                f"timestamp {batch.max_timestamp} is more than message.timestamp.after.max.ms="
+                f"{settings.timestamp_after_max_ms} ahead of now ({now_ms})"
+            )
+        oldest_ms = batch.min_timestamp
+        if oldest_ms >= 0 and now_ms - oldest_ms > settings.timestamp_before_max_ms:
+            raise InvalidTimestamp(
+                f"timestamp {oldest_ms} is more than message.timestamp.before.max.ms="
+                f"{settings.timestamp_before_max_ms} behind now ({now_ms})"
+            )
+    if "compact" in settings.cleanup_policy and None in batch.keys:
+        raise InvalidRecord(f"topic {topic.name} is compacted, so each record needs a key")
+
+
+async def _answer(
+    outcomes: list[tuple[Any, int, Append | KafkaError]],
+    request: Request,
+    context: RequestContext,
+    *,
+    named_by_id: bool,
+) -> Tree | None:
+    pending = [append.done for _, _, append in outcomes if isinstance(append, Append)]
+    if pending:
+        await asyncio.wait(pending)
+    responses: dict[Any, list[Tree]] = {}
+    for name, index, append in outcomes:
+        responses.setdefault(name, []).append(_partition_response(index, append, context))
+    if request.acks == 0:
+        return None
+    label = "topic_id" if named_by_id else "name"
+    return {
+        "responses": [{label: name, "partition_responses": partitions} for name, partitions in responses.items()]
+    }
+
+
+def _partition_response(index: int, append: Append | KafkaError, context: RequestContext) -> Tree:
+    if isinstance(append, Append):
+        failure = append.done.exception()
+        if failure is None:
+            appended = append.done.result()
+            return {
+                "index": index,
+                "error_code": ErrorCode.none,
+                "base_offset": appended.base_offset,
+                "log_append_time": appended.log_append_time_ms,
+                "log_start_offset": appended.log_start_offset,
+                "record_errors": [],
+            }
+        if not isinstance(failure, KafkaError):
+            raise failure
+    else:
+        failure = append
+    return {
+        "index": index,
+        "error_code": failure.code,
+        "base_offset": -1,
+        "log_append_time": -1,
+        "log_start_offset": -1,
+        "record_errors": [],
+        "error_message": failure.message,
+    }

@@ -1,0 +1,68 @@
+"""How an API becomes part of the support matrix: a handler names its key and its versions."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from gateway.broker.broker import Broker
+from gateway.broker.catalog import Topic
+from gateway.errors import KafkaError, UnknownTopicId, UnknownTopicOrPartition
+from gateway.protocol.messages import ApiKey, Request, Tree
+from gateway.storage.failures import DATABASE_ERRORS, translate
+
+__all__ = ["HANDLERS", "Answer", "Handler", "RequestContext", "handles"]
+
+Answer: TypeAlias = "Tree | Awaitable[Tree | None] | None"
+"""A response, none at all (acks=0), or something that becomes one.
+
+A connection's requests are begun one after the other; what a handler returns to be awaited lets the next one begin.
+"""
+
+Function = Callable[[Request, "RequestContext"], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """Who asks, in which version, and whom to ask."""
+
+    version: int
+    client_id: str | None
+    broker: Broker
+
+    async def find_topics(self, named: Sequence[Any], *, by_id: bool) -> dict[Any, Topic | KafkaError]:
+        """The topics a request names, by name or by id, each with its own refusal."""
+        catalog = self.broker.catalog
+        try:
+            found: dict[Any, Topic] = await (catalog.find_by_uuid(named) if by_id else catalog.find(named))
+        except DATABASE_ERRORS as error:
+            return dict.fromkeys(named, translate(error))
+        unknown = UnknownTopicId("no topic has this id") if by_id else UnknownTopicOrPartition("no such topic")
+        return {name: found.get(name, unknown) for name in named}
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    api_key: ApiKey
+    versions: range
+    announced_min: int
+    function: Function
+    summary: str
+
+
+HANDLERS: dict[int, Handler] = {}
+"""The support matrix: decides dispatch, ApiVersions and docs/protocol-coverage.md."""
+
+
+def handles(api_key: ApiKey, *, versions: range, announced_min: int | None = None) -> Callable[[Function], Function]:
+    """Register a handler; `announced_min` where clients must be told of versions that are refused."""
+
+    def register(function: Function) -> Function:
+        module_text = (function.__globals__["__doc__"] or "").strip()
+        summary = module_text.split("\n", 1)[0].partition(": ")[2].rstrip(".")
+        minimum = versions.start if announced_min is None else announced_min
+        HANDLERS[api_key] = Handler(api_key, versions, minimum, function, summary)
+        return function
+
+    return register

@@ -1,0 +1,231 @@
+"""One client connection: frames in, answers out in the order of the requests.
+
+Two tasks: one begins requests in order, one answers them in order, so that many may be in flight.
+Reading stops while this connection or all together hold more than they may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import cast
+
+import structlog
+
+from gateway.broker.broker import Broker
+from gateway.config import Settings
+from gateway.protocol.framing import FrameReader, MalformedFrame
+from gateway.protocol.messages import MalformedRequest
+from gateway.server.dispatch import Pending, begin, finish
+from gateway.server.limits import Budget
+from gateway.telemetry.metrics import CONNECTIONS, MALFORMED, UNEXPECTED
+
+__all__ = ["Connection"]
+
+log = structlog.get_logger()
+
+
+class Connection(asyncio.Protocol):
+    """What asyncio tells about one socket."""
+
+    def __init__(self, broker: Broker, settings: Settings, budget: Budget, connections: set[Connection]) -> None:
+        self._broker = broker
+        self._settings = settings
+        self._budget = budget
+        self._connections = connections
+        self._loop = asyncio.get_running_loop()
+        self._frames = FrameReader(max_bytes=settings.socket_request_max_bytes)
+        self._arrived: deque[bytes] = deque()
+        self._begun: deque[tuple[Pending, int]] = deque()
+        self._has_arrived = asyncio.Event()
+        self._has_begun = asyncio.Event()
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+        self._is_quiet = asyncio.Event()
+        self._is_quiet.set()
+        self._held_bytes = 0
+        self._unanswered = 0
+        self._is_paused = False
+        self._is_draining = False
+        self._last_active = self._loop.time()
+        self._frame_started: float | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._watchdog: asyncio.TimerHandle | None = None
+        self.peer = "?"
+        self.peer_host = "?"
+
+    # --- asyncio.Protocol ---------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        name = transport.get_extra_info("peername") or ("?", 0)
+        self.peer_host, self.peer = name[0], f"{name[0]}:{name[1]}"
+        if (reason := self._refusal()) is not None:
+            log.warning("connection refused", peer=self.peer, reason=reason)
+            self._transport.abort()
+            return
+        self._connections.add(self)
+        CONNECTIONS.inc()
+        self._tasks = [asyncio.create_task(self._begin_requests()), asyncio.create_task(self._answer_requests())]
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        self._last_active = self._loop.time()
+        if self._is_draining:
+            return
+        self._hold(len(data))
+        try:
+            frames = self._frames.feed(data)
+        except MalformedFrame as error:
+            self._close_malformed(str(error))
+            return
+        if frames or self._frame_started is None:
+            self._frame_started = self._last_active if self._frames.is_inside_a_frame else None
+        if frames:
+            self._arrived.extend(frames)
+            self._unanswered += len(frames)
+            self._is_quiet.clear()
+            self._has_arrived.set()
+        self._pause_if_full()
+
+    def pause_writing(self) -> None:
+        self._may_write.clear()
+
+    def resume_writing(self) -> None:
+        self._may_write.set()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self in self._connections:
+            self._connections.discard(self)
+            CONNECTIONS.dec()
+        for task in self._tasks:
+            task.cancel()
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        self._budget.forget(self._resume_if_free)
+        self._budget.give_back(self._held_bytes)
+        self._held_bytes = 0
+        self._is_quiet.set()
+
+    # --- requests in order --------------------------------------------------------------------
+
+    async def _begin_requests(self) -> None:
+        while True:
+            await self._has_arrived.wait()
+            while self._arrived:
+                content = self._arrived.popleft()
+                try:
+                    pending = await begin(content, self._broker)
+                except MalformedRequest as error:
+                    self._close_malformed(str(error))
+                    return
+                except Exception:
+                    self._close_unexpected()
+                    return
+                self._begun.append((pending, len(content) + 4))
+                self._has_begun.set()
+            self._has_arrived.clear()
+
+    async def _answer_requests(self) -> None:
+        while True:
+            await self._has_begun.wait()
+            while self._begun:
+                pending, size_bytes = self._begun.popleft()
+                try:
+                    response = await finish(pending)
+                except Exception:
+                    self._close_unexpected()
+                    return
+                if response is not None:
+                    # A response counts too until the peer has taken it.
+                    self._hold(len(response))
+                    self._transport.write(response)
+                    await self._may_write.wait()
+                    size_bytes += len(response)
+                self._release(size_bytes)
+                self._unanswered -= 1
+                if self._unanswered == 0:
+                    self._is_quiet.set()
+                self._resume_if_free()
+            self._has_begun.clear()
+
+    # --- limits -------------------------------------------------------------------------------
+
+    def _refusal(self) -> str | None:
+        if len(self._connections) >= self._settings.max_connections:
+            return "max.connections is reached"
+        same_host = sum(1 for other in self._connections if other.peer_host == self.peer_host)
+        if same_host >= self._settings.max_connections_per_ip:
+            return "max.connections.per.ip is reached"
+        return None
+
+    def _hold(self, size_bytes: int) -> None:
+        self._held_bytes += size_bytes
+        self._budget.take(size_bytes)
+
+    def _release(self, size_bytes: int) -> None:
+        size_bytes = min(size_bytes, self._held_bytes)
+        self._held_bytes -= size_bytes
+        self._budget.give_back(size_bytes)
+
+    def _is_full(self) -> bool:
+        return (
+            self._unanswered >= self._settings.connection_max_inflight_requests
+            # One frame may be larger than the limit; it must still be read to its end.
+            or (self._unanswered > 0 and self._held_bytes >= self._settings.connection_max_inflight_bytes)
+        )
+
+    def _pause_if_full(self) -> None:
+        is_crowded = self._budget.is_full and self._unanswered > 0
+        if not self._is_paused and (is_crowded or self._is_full()):
+            self._is_paused = True
+            self._transport.pause_reading()
+            if is_crowded:
+                self._budget.call_when_free(self._resume_if_free)
+
+    def _resume_if_free(self) -> None:
+        if self._is_paused and not self._is_draining and not self._is_full():
+            if self._budget.is_full and self._unanswered > 0:
+                self._budget.call_when_free(self._resume_if_free)
+                return
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    def _watch(self) -> None:
+        """Close a connection that idles, or that takes too long over one frame."""
+        now = self._loop.time()
+        if self._transport.is_closing():
+            return
+        frame_seconds = self._settings.frame_timeout_ms / 1000
+        idle_seconds = self._settings.connections_max_idle_ms / 1000
+        if self._frame_started is not None and not self._is_paused and now - self._frame_started > frame_seconds:
+            self._close_malformed(f"a frame was not complete after {frame_seconds:g} s")
+            return
+        if self._unanswered == 0 and now - self._last_active > idle_seconds:
+            log.debug("idle connection closed", peer=self.peer)
+            self._transport.close()
+            return
+        self._watchdog = self._loop.call_later(min(frame_seconds, idle_seconds) / 4, self._watch)
+
+    # --- the end ------------------------------------------------------------------------------
+
+    async def drain(self) -> None:
+        """Take no more requests, answer those that came, then close."""
+        self._is_draining = True
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+        await self._is_quiet.wait()
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def _close_malformed(self, reason: str) -> None:
+        MALFORMED.inc()
+        log.warning("connection closed: not a request", peer=self.peer, reason=reason)
+        self._transport.abort()
+
+    def _close_unexpected(self) -> None:
+        UNEXPECTED.inc()
+        log.exception("connection closed: a request failed", peer=self.peer)
+        self._transport.abort()
