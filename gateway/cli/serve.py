@@ -92,7 +92,8 @@ def _serve_embedded(settings: Settings) -> None:
     try:
         server.start()
         schema.migrate(server.url)
-        _run(settings, server.url, password_file=settings.data_dir / "password")
+        # Absolute, because the lines are pasted into another terminal.
+        _run(settings, server.url, password_file=settings.data_dir.absolute() / "password")
     finally:
         # A second Ctrl-C must not leave a server without an owner.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
