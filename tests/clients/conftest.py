@@ -1,7 +1,7 @@
 """What every client test stands on: a broker to talk to, a fresh topic, and the rows behind it.
 
-`TABLEWIRE_TEST_BOOTSTRAP` points the same tests at another broker, such as Apache Kafka itself: what they state is
-Kafka's behaviour, so they must pass there too. Only the checks of rows are skipped then.
+`TABLEWIRE_TEST_BOOTSTRAP` points the same tests at another broker, such as Apache Kafka itself: what they
+state is Kafka's behaviour, so they must pass there too. Only the checks of rows are skipped then.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support import java
 from tests.support.gateway_process import GatewayProcess
 from tests.support.kafka_clients import AioKafka, Client, ConfluentKafka, Headers, JavaClient, KafkaPython
+from tests.support.waiting import wait_for
 
 CLIENTS = ("confluent-kafka", "aiokafka", "kafka-python", "java")
 OTHER_BROKER = os.environ.get("TABLEWIRE_TEST_BOOTSTRAP")
@@ -61,7 +62,7 @@ def bootstrap(gateway: GatewayProcess | None) -> str:
 
 @pytest.fixture(scope="session")
 def cold_gateway(gateway: GatewayProcess | None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A second gateway on the same database: it has written nothing, so whatever it serves comes from rows."""
+    """A second gateway on the same database: it has written nothing, so what it serves comes from rows."""
     if gateway is None:
         pytest.skip("needs the gateway: TABLEWIRE_TEST_BOOTSTRAP names another broker")
     directory: Path = tmp_path_factory.mktemp("cold-gateway")
@@ -146,6 +147,7 @@ def new_topic(admin: AdminClient, topic: str) -> Callable[..., str]:
         created.append(name)
         dotted = {key.replace("_", "."): value for key, value in configs.items()}
         admin.create_topics([NewTopic(name, partitions, 1, config=dotted)])[name].result(20)
+        wait_for(lambda: name in admin.list_topics(timeout=20).topics, wanted=True)
         return name
 
     created: list[str] = []

@@ -1,6 +1,7 @@
-"""Admin calls by the Java client, which uses the newest version of each: topics, configs, records, the cluster.
+"""Admin calls by the Java client, which uses the newest version of each.
 
-After a change the tests wait until they see it: Kafka's brokers learn of it later than its controller answers.
+After a change the tests wait until they see it: Kafka's brokers learn of it later than its controller
+answers.
 """
 
 from __future__ import annotations

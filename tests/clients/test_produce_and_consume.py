@@ -14,6 +14,7 @@ from tests.clients.conftest import CLIENTS, Row
 from tests.support.kafka_clients import (
     CODECS,
     CREATE_TIME,
+    INVALID_TIMESTAMP,
     LOG_APPEND_TIME,
     MESSAGE_TOO_LARGE,
     Client,
@@ -146,6 +147,16 @@ def test_a_producer_without_a_timestamp_stamps_the_record_itself(client: Client,
     assert received.timestamp_type == CREATE_TIME
 
 
+def test_a_time_from_the_future_is_refused(client: Client, new_topic: NewTopic) -> None:
+    """message.timestamp.after.max.ms is one hour by default."""
+    topic = new_topic()
+    now_ms = int(time.time() * 1000)
+    assert client.produce(topic, [Record(b"tomorrow", None, (), now_ms + 86_400_000)]) == [
+        Refused(INVALID_TIMESTAMP)
+    ]
+    assert client.produce(topic, [Record(b"soon", None, (), now_ms + 600_000)]) == [Sent(0, 0)]
+
+
 def test_a_batch_over_max_message_bytes_is_refused_and_takes_no_offset(
     client: Client, new_topic: NewTopic
 ) -> None:
@@ -258,7 +269,7 @@ def test_a_small_fetch_limit_reads_everything_in_steps(client: Client, new_topic
 
 
 def test_producing_creates_the_topic(client: Client, topic: str) -> None:
-    """auto.create.topics.enable is on by default: the first Metadata request of a producer makes the topic."""
+    """auto.create.topics.enable is on by default: a producer's first Metadata request makes the topic."""
     assert client.produce(topic, [Record(b"first")]) == [Sent(0, 0)]
     assert [one.value for one in client.consume(topic, 1)] == [b"first"]
 

@@ -15,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
@@ -100,7 +101,7 @@ class GatewayProcess:
     def log_text(self) -> str:
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
-    def start(self, *, wait: bool = True) -> GatewayProcess:
+    def start(self, *, wait: bool = True) -> Self:
         assert not self.is_running, "the gateway runs already"
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
@@ -165,7 +166,7 @@ class GatewayProcess:
         """Start again on the same ports; the process must have ended."""
         self.start()
 
-    def __enter__(self) -> GatewayProcess:
+    def __enter__(self) -> Self:
         return self if self.is_running else self.start()
 
     def __exit__(

@@ -1,7 +1,8 @@
 """Kafka's own Java client and console tools, from Maven, without changes.
 
-The jars are resolved once into the user's cache. A JVM start costs most of a second, so the client tests talk to
-one long-lived JVM (`JavaClient.java`, a JSON line in, a JSON line out) and only the console tools start their own.
+The jars are resolved once into the user's cache. A JVM start costs most of a second, so the client tests
+talk to one long-lived JVM (`JavaClient.java`, a JSON line in, a JSON line out) and only the console tools
+start their own.
 """
 
 from __future__ import annotations
@@ -156,7 +157,8 @@ class JavaClient:
         self._reader.start()
 
     def call(self, command: str, **arguments: Any) -> Any:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"command": command, **arguments}) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()

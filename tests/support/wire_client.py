@@ -1,0 +1,72 @@
+"""One connection that sends any request in any version, encoded by kafka-python from Kafka's own schemas."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from types import TracebackType
+from typing import Any
+
+from kafka.protocol import admin, consumer, metadata, producer
+
+TIMEOUT_S = 20.0
+CLIENT_ID = "wire-test"
+
+
+def message_class(name: str) -> Any:
+    """A message class by its schema's name, such as CreateTopicsRequest."""
+    for module in (admin, consumer, metadata, producer):
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise LookupError(f"kafka-python has no {name}")
+
+
+class WireClient:
+    """Requests and answers in lock step."""
+
+    def __init__(self, bootstrap: str) -> None:
+        host, _, port = bootstrap.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
+        self._stream = self._socket.makefile("rb")
+        self._correlation_id = 0
+
+    def call(self, api: str, version: int, **fields: Any) -> dict[str, Any]:
+        """Send `<api>Request`; nested structs are given as dicts. Returns the answer as plain values."""
+        request_class, response_class = message_class(f"{api}Request"), message_class(f"{api}Response")
+        self._correlation_id += 1
+        request = _build(request_class, fields, version)
+        request.with_header(correlation_id=self._correlation_id, client_id=CLIENT_ID)
+        self._socket.sendall(request.encode(version=version, header=True, framed=True))
+        head = self._stream.read(4)
+        assert len(head) == 4, f"the connection was closed instead of answering {api} v{version}"
+        (size,) = struct.unpack(">i", head)
+        frame = self._stream.read(size)
+        assert len(frame) == size, f"the answer to {api} v{version} ends early"
+        response = response_class.decode(frame, version=version, header=True)
+        assert response.header.correlation_id == self._correlation_id
+        assert response.encode(header=True) == frame, "bytes follow the answer"
+        return response.to_dict()  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        self._stream.close()
+        self._socket.close()
+
+    def __enter__(self) -> WireClient:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _build(data_class: Any, fields: dict[str, Any], version: int) -> Any:
+    values = {}
+    for name, value in fields.items():
+        field = data_class.fields[name]
+        if value is not None and field.is_struct_array():
+            value = [_build(field.data_class, item, version) for item in value]
+        elif value is not None and field.is_struct():
+            value = _build(field.data_class, value, version)
+        values[name] = value
+    return data_class(version=version, **values)
