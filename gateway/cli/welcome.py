@@ -17,7 +17,11 @@ from gateway.config import Address
 __all__ = ["print_welcome"]
 
 JDBC_DRIVER = "org.postgresql:postgresql:42.7.14"
-QUERY = 'SELECT * FROM kafka.committed_messages ORDER BY topic, partition, "offset" LIMIT 10'
+QUERY = (
+    # Dollar quotes survive the shell's single ones; `escape` shows text as text.
+    'SELECT topic, partition, "offset", timestamp, encode(value, $$escape$$) AS value'
+    ' FROM kafka.committed_messages ORDER BY topic, partition, "offset" LIMIT 10'
+)
 
 
 def print_welcome(bootstrap: Address, database_url: str, *, psql: Path, password_file: Path | None) -> None:
