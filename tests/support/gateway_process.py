@@ -20,6 +20,9 @@ from typing import Self
 REPOSITORY = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
 
+# What the installed `tablewire` script does, in the interpreter that runs the tests.
+COMMAND = "from gateway.cli import main; main()"
+
 # Words that a log holds only when something was not expected.
 UNEXPECTED = ("traceback", "unhandled", "was never retrieved", "was never awaited")
 
@@ -105,7 +108,7 @@ class GatewayProcess:
         assert not self.is_running, "the gateway runs already"
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "gateway.cli", "serve"],
+                [sys.executable, "-c", COMMAND, "serve"],
                 # Not the repository: a tablewire.toml there is the user's, not the test's.
                 cwd=self._directory,
                 env=self._environment(),
