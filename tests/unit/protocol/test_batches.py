@@ -348,6 +348,9 @@ def one(*record: int) -> bytes:
         pytest.param(one(30, 0, *[0x80] * 10, 0, 0, 1, 1, 0), InvalidRecord, id="varlong of eleven bytes"),
         pytest.param(one(*[0x80] * 20), InvalidRecord, id="a number without end"),
         pytest.param(
+            one(0x8E, 0x80, 0x80, 0x80, 0x10, *PLAIN_RECORD[1:]), InvalidRecord, id="length of 33 bits"
+        ),
+        pytest.param(
             with_payload(PLAIN_RECORD + b"xx", count=1), InvalidRecord, id="bytes after the last record"
         ),
     ],
@@ -357,6 +360,14 @@ def test_a_batch_that_is_wrong_is_refused(sent: bytes, refusal: type[KafkaError]
         decode_produced(sent, LIMITS)
     assert type(caught.value) is refusal
     assert caught.value.message
+
+
+@pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
+def test_what_follows_the_batch_is_never_looked_at(codec: int) -> None:
+    data = build([COMPRESSIBLE], codec=codec)
+    for trailer in (b"x", data):
+        with pytest.raises(InvalidRecord, match="expected one batch"):
+            decode_produced(data + trailer, LIMITS)
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
@@ -621,6 +632,16 @@ def test_timestamps_are_encoded_as_psycopg_encodes_them() -> None:
     batch = decode_produced(build([Sent(round(moment.timestamp() * 1000))]), LIMITS)
     data = copy_rows(batch, topic_id=1, partition=0, base_offset=0, log_append_time_ms=None)
     assert data[18:26] == expected
+
+
+@pytest.mark.parametrize("values", [[b"a", b""], [b"a", None], [None]])
+def test_arrays_are_encoded_as_psycopg_encodes_them(values: list[bytes | None]) -> None:
+    batch = decode_produced(build([Sent(headers=tuple(("name", value) for value in values))]), LIMITS)
+    data = copy_rows(batch, topic_id=1, partition=0, base_offset=0, log_append_time_ms=None)
+    for array in (["name"] * len(values), values):
+        encoded = bytes(Transformer().get_dumper(array, PyFormat.BINARY).dump(array) or b"")
+        if array != [None]:  # psycopg gives an array of nulls the type text
+            assert struct.pack(">i", len(encoded)) + encoded in data
 
 
 # --- batches as a broker serves them ---------------------------------------------------------
