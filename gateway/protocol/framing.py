@@ -40,7 +40,7 @@ class FrameReader:
                 break
             (size,) = struct.unpack_from(">i", held, position)
             if not 0 < size <= self._max_bytes:
-                raise MalformedFrame(f"a frame of {size} bytes was announced; 1 to {self._max_bytes} are allowed")
+                raise MalformedFrame(f"a frame of {size} bytes; 1 to {self._max_bytes} are allowed")
             end = position + LENGTH_BYTES + size
             if len(held) < end:
                 self._wanted_bytes = end - position

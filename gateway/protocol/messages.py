@@ -1,25 +1,26 @@
 """Requests and responses: one small adapter over kio, which has a class per API and version.
 
-A handler reads a request's fields by name (`field` for those that old versions lack) and answers with a tree of
-dicts under the newest version's names. What a version does not have is left out, so one tree serves all versions.
+A handler reads a request's fields by name (`field` for those that old versions lack) and answers with a tree
+of dicts under the newest version's names. What a version does not have is left out, so one tree serves all.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import datetime
+import datetime as dt
 import enum
 import struct
-import types
-import typing
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_response_schema
 from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import DecodeError, OutOfBoundValue
+
+from gateway.protocol.scanning import OutOfBounds, scan_request
+from gateway.protocol.shapes import entity_of, is_array
 
 __all__ = [
     "ApiKey",
@@ -38,8 +39,8 @@ __all__ = [
 Request = Any
 Tree = Mapping[str, Any]
 
-ZERO_DURATION = datetime.timedelta()
-EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+ZERO_DURATION = dt.timedelta()
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class ApiKey(enum.IntEnum):
@@ -85,11 +86,12 @@ def decode_header(frame: bytes) -> RequestHeader:
 
 def decode_request(frame: bytes, header: RequestHeader) -> tuple[str | None, Request]:
     """The client id and the body of a request; MalformedRequest if it is anything else."""
-    read_header, read_body = _readers(header.api_key, header.version)
+    request_class, read_header, read_body = _readers(header.api_key, header.version)
     try:
+        frame = scan_request(request_class, frame)
         head, size = read_header(frame, 0)
         body, body_size = read_body(frame, size)
-    except (DecodeError, OutOfBoundValue, ValueError, OverflowError, IndexError, MemoryError, TypeError) as error:
+    except (OutOfBounds, DecodeError, OutOfBoundValue, ValueError, OverflowError) as error:
         raise MalformedRequest(str(error) or type(error).__name__) from error
     if size + body_size != len(frame):
         raise MalformedRequest(f"{len(frame) - size - body_size} bytes follow the request")
@@ -103,7 +105,7 @@ def encode_response(header: RequestHeader, tree: Tree, *, version: int | None = 
     )
     out = _Chunks()
     write_header(out, header.correlation_id)
-    write_body(out, _build(response_class, tree, _known_names(header.api_key)))
+    write_body(out, _build(response_class, tree, known=_known_names(header.api_key)))
     return out.joined()
 
 
@@ -112,9 +114,9 @@ def field(request: Request, name: str, default: Any) -> Any:
     return getattr(request, name, default)
 
 
-def milliseconds(duration: datetime.timedelta) -> int:
+def milliseconds(duration: dt.timedelta) -> int:
     """A duration as Kafka counts it."""
-    return duration // datetime.timedelta(milliseconds=1)
+    return duration // dt.timedelta(milliseconds=1)
 
 
 def newest_version(api_key: int) -> int:
@@ -138,12 +140,12 @@ class _Chunks:
 
 
 @cache
-def _readers(api_key: int, version: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _readers(api_key: int, version: int) -> tuple[type, Callable[..., Any], Callable[..., Any]]:
     try:
         request_class = load_request_schema(api_key, version)
     except (UnknownAPIKey, UnknownEntity) as error:
         raise MalformedRequest(f"API {api_key} version {version} is unknown") from error
-    return entity_reader(request_class.__header_schema__), entity_reader(request_class)
+    return request_class, entity_reader(request_class.__header_schema__), entity_reader(request_class)
 
 
 @cache
@@ -166,7 +168,7 @@ def _known_names(api_key: int) -> frozenset[str]:
     def visit(entity: type) -> None:
         for part in dataclasses.fields(entity):
             names.add(part.name)
-            if (nested := _entity_of(part.type)) is not None:
+            if (nested := entity_of(part.type)) is not None:
                 visit(nested)
 
     for version in schema_name_map[api_key_map[api_key]]:
@@ -183,6 +185,22 @@ class _Field(NamedTuple):
     has_default: bool
 
 
+def _duration(value_ms: int) -> dt.timedelta:
+    return dt.timedelta(milliseconds=value_ms)
+
+
+def _moment(value_ms: int) -> dt.datetime | None:
+    """Kafka's -1 is kio's null."""
+    return None if value_ms < 0 else EPOCH + dt.timedelta(milliseconds=value_ms)
+
+
+CONVERSIONS: Mapping[str, Callable[[int], Any]] = {
+    "timedelta_i32": _duration,
+    "timedelta_i64": _duration,
+    "datetime_i64": _moment,
+}
+
+
 @cache
 def _shape(entity: type) -> tuple[_Field, ...]:
     shape = []
@@ -192,9 +210,9 @@ def _shape(entity: type) -> tuple[_Field, ...]:
         shape.append(
             _Field(
                 name=part.name,
-                entity=_entity_of(part.type),
-                is_array=_is_array(part.type),
-                convert={"timedelta_i32": _duration, "timedelta_i64": _duration, "datetime_i64": _moment}.get(kind or ""),
+                entity=entity_of(part.type),
+                is_array=is_array(part.type),
+                convert=CONVERSIONS.get(kind or ""),
                 is_duration=kind in ("timedelta_i32", "timedelta_i64"),
                 has_default=has_default,
             )
@@ -202,9 +220,9 @@ def _shape(entity: type) -> tuple[_Field, ...]:
     return tuple(shape)
 
 
-def _build(entity: type, tree: Tree, known: frozenset[str]) -> Any:
+def _build(entity: type, tree: Tree, *, known: frozenset[str]) -> Any:
     values: dict[str, Any] = {}
-    for name, nested, is_array, convert, is_duration, has_default in _shape(entity):
+    for name, nested, is_many, convert, is_duration, has_default in _shape(entity):
         if name not in tree:
             if has_default:
                 continue
@@ -216,8 +234,9 @@ def _build(entity: type, tree: Tree, known: frozenset[str]) -> Any:
         if value is None:
             pass
         elif nested is not None:
-            value = tuple([_build(nested, item, known) for item in value]) if is_array else _build(nested, value, known)
-        elif is_array:
+            one = partial(_build, nested, known=known)
+            value = tuple(map(one, value)) if is_many else one(value)
+        elif is_many:
             value = tuple(value)
         elif convert is not None:
             value = convert(value)
@@ -225,29 +244,3 @@ def _build(entity: type, tree: Tree, known: frozenset[str]) -> Any:
     if not known.issuperset(tree):
         raise KeyError(f"no version of {entity.__name__} has {sorted(set(tree) - known)}")
     return entity(**values)
-
-
-def _duration(value_ms: int) -> datetime.timedelta:
-    return datetime.timedelta(milliseconds=value_ms)
-
-
-def _moment(value_ms: int) -> datetime.datetime | None:
-    """Kafka's -1 is kio's null."""
-    return None if value_ms < 0 else EPOCH + datetime.timedelta(milliseconds=value_ms)
-
-
-def _unwrapped(annotation: Any) -> Any:
-    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
-        (annotation,) = [option for option in typing.get_args(annotation) if option is not types.NoneType]
-    return annotation
-
-
-def _is_array(annotation: Any) -> bool:
-    return typing.get_origin(_unwrapped(annotation)) is tuple
-
-
-def _entity_of(annotation: Any) -> type | None:
-    inner = _unwrapped(annotation)
-    if typing.get_origin(inner) is tuple:
-        inner = typing.get_args(inner)[0]
-    return inner if isinstance(inner, type) and dataclasses.is_dataclass(inner) else None
