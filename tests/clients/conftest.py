@@ -15,6 +15,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support import java
@@ -147,8 +148,12 @@ def new_topic(admin: AdminClient, topic: str) -> Callable[..., str]:
         created.append(name)
         dotted = {key.replace("_", "."): value for key, value in configs.items()}
         admin.create_topics([NewTopic(name, partitions, 1, config=dotted)])[name].result(20)
-        wait_for(lambda: name in admin.list_topics(timeout=20).topics, wanted=True)
+        wait_for(lambda: is_known(name), wanted=True)
         return name
+
+    def is_known(name: str) -> bool:
+        # Not list_topics(name), which would create the topic that it asks for.
+        return admin.describe_topics(TopicCollection([name]))[name].exception(20) is None
 
     created: list[str] = []
     return create
