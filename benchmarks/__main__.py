@@ -1,0 +1,98 @@
+"""`python -m benchmarks`: start PostgreSQL and a gateway, measure, print, clean up."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from benchmarks.clients import Client, ClientFailed, JavaClient, Librdkafka
+from benchmarks.report import print_tables, write_markdown
+from benchmarks.run import measure
+from benchmarks.stack import Stack, StackFailed
+from benchmarks.workload import DEFAULT, QUICK, Workload
+from gateway.errors import StartupError
+from tests.support.java import JavaMissing
+
+TABLE_WIDTH = 150
+"""Of a table that goes into a file or a pipe."""
+
+
+def main(
+    *,
+    repetitions: Annotated[
+        int | None, typer.Option(min=1, max=100, help="How often everything is measured.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A smoke run: few records, once.")] = False,
+    size: Annotated[list[int] | None, typer.Option(help="Only records of this size (100, 1024).")] = None,
+    partitions: Annotated[
+        list[int] | None, typer.Option(help="Only topics of so many partitions (1, 6).")
+    ] = None,
+    java: Annotated[bool, typer.Option(help="Measure with the Java client too.")] = True,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all numbers to this file.")] = None,
+    markdown_file: Annotated[
+        Path | None,
+        typer.Option("--markdown", help="Write the tables to this file, between its marks if it has them."),
+    ] = None,
+) -> None:
+    """Measure produce, consume and latency through the gateway, and raw COPY of the same rows."""
+    _unwind_on_termination()
+    workload = _workload(QUICK if quick else DEFAULT, repetitions, size, partitions)
+    progress = Console(stderr=True, highlight=False)
+    try:
+        with Stack() as stack:
+            results = measure(stack, _clients(stack.directory, progress, java=java), workload, progress.print)
+    except (StackFailed, ClientFailed, StartupError) as failed:
+        progress.print(str(failed), style="red", markup=False)
+        raise typer.Exit(1) from None
+    console = Console()
+    print_tables(results, console if console.is_terminal else Console(width=TABLE_WIDTH))
+    if json_file is not None:
+        json_file.write_text(json.dumps(results.as_json(), indent=2) + "\n", encoding="utf-8")
+    if markdown_file is not None:
+        write_markdown(results, markdown_file)
+
+
+def _workload(
+    base: Workload, repetitions: int | None, sizes: list[int] | None, partitions: list[int] | None
+) -> Workload:
+    shapes = tuple(
+        shape
+        for shape in base.shapes
+        if (not sizes or shape.record_bytes in sizes) and (not partitions or shape.partitions in partitions)
+    )
+    if not shapes:
+        raise typer.BadParameter("nothing is left to measure: sizes are 100 and 1024, partitions 1 and 6")
+    return replace(base, repetitions=repetitions or base.repetitions, shapes=shapes)
+
+
+def _clients(directory: Path, progress: Console, *, java: bool) -> list[Client]:
+    clients: list[Client] = [Librdkafka()]
+    if java:
+        classes = directory / "classes"
+        classes.mkdir()
+        try:
+            clients.append(JavaClient(classes))
+        except JavaMissing as missing:
+            progress.print(f"Without the Java client: {missing}.", style="yellow", markup=False)
+    return clients
+
+
+def _unwind_on_termination() -> None:
+    """SIGTERM as Ctrl-C: no PostgreSQL, gateway or directory is left behind."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, interrupt)
+
+
+if __name__ == "__main__":
+    typer.run(main)
