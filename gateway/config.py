@@ -88,6 +88,10 @@ class Settings(BaseSettings):
     log_cleanup_policy: Literal["delete", "compact", "compact,delete", "delete,compact"] = "delete"
     log_message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
 
+    # Producers.
+    producer_id_expiration_ms: Milliseconds = 24 * 3600 * 1000
+    partition_max_producers: Count = 10_000
+
     # Connections: what one client and all clients together may take.
     socket_request_max_bytes: MessageBytes = 100 * MIB
     queued_max_request_bytes: Bytes = 256 * MIB

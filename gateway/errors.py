@@ -110,6 +110,12 @@ class InvalidConfig(KafkaError):
     code = ErrorCode.invalid_config
 
 
+class TopicDeletionDisabled(KafkaError):
+    """The operator set delete.topic.enable=false."""
+
+    code = ErrorCode.topic_deletion_disabled
+
+
 class PolicyViolation(KafkaError):
     """The request is well formed but above a limit the operator set, such as partitions at once."""
 
@@ -132,6 +138,47 @@ class UnknownLeaderEpoch(KafkaError):
     """The client's leader epoch is newer than the partition's."""
 
     code = ErrorCode.unknown_leader_epoch
+
+
+# --- producers -------------------------------------------------------------------------------
+
+
+class OutOfOrderSequence(KafkaError):
+    """A batch does not follow the producer's last one: records would be lost or reordered."""
+
+    code = ErrorCode.out_of_order_sequence_number
+
+    def __init__(self, *, expected: int, received: int) -> None:
+        super().__init__(f"expected sequence {expected}, received {received}")
+
+
+class DuplicateSequence(KafkaError):
+    """A batch was written before, too long ago to say where: clients take this as success."""
+
+    code = ErrorCode.duplicate_sequence_number
+
+    def __init__(self, *, last: int, received: int) -> None:
+        super().__init__(f"sequence {received} was written before; the producer is at {last}")
+
+
+class InvalidProducerEpoch(KafkaError):
+    """A batch comes from an epoch that a newer one has replaced."""
+
+    code = ErrorCode.invalid_producer_epoch
+
+    def __init__(self, *, current: int, received: int) -> None:
+        super().__init__(f"the producer's epoch is {current}, received {received}")
+
+
+class ProducerFenced(KafkaError):
+    """A newer instance has taken over the producer id."""
+
+    code = ErrorCode.producer_fenced
+
+    def __init__(self, *, current: int, received: int) -> None:
+        super().__init__(
+            f"the producer's epoch is {current}, received {received}: another instance took over"
+        )
 
 
 # --- requests --------------------------------------------------------------------------------
@@ -157,6 +204,16 @@ class InvalidTxnState(KafkaError):
     """The producer is in no transaction that could take this."""
 
     code = ErrorCode.invalid_txn_state
+
+
+class MismatchedEndpointType(KafkaError):
+    """The client wanted to talk to a controller; a gateway is a broker."""
+
+    code = ErrorCode.mismatched_endpoint_type
+
+
+class UnsupportedEndpointType(KafkaError):
+    code = ErrorCode.unsupported_endpoint_type
 
 
 class FetchSessionIdNotFound(KafkaError):

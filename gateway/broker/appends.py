@@ -1,25 +1,38 @@
 """Group commit: whatever arrived while the last database transaction was in flight goes into the next one.
 
 A writer owns a connection and a queue; a partition always has the same writer, so its batches keep their order.
-The state of a partition is kept in memory and proven inside the transaction: if another gateway wrote it
-meanwhile, nothing is written, and the writer starts over holding the partitions' locks.
+The states of a partition and its producers are kept in memory and proven inside the transaction: whoever writes a
+partition moves its next offset, so if that is where we left it, nothing else has changed either. If another gateway
+wrote it meanwhile, nothing is written, and the writer starts over holding the partitions' locks.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import structlog
 
-from gateway import clock
-from gateway.errors import InvalidRecord, KafkaError, NotLeaderOrFollower, UnknownTopicOrPartition
+from gateway import clock, failpoints
+from gateway.domain.sequences import BatchIdentity, Duplicate, ProducerState, decide_append, state_after
+from gateway.errors import (
+    DuplicateSequence,
+    InvalidProducerEpoch,
+    InvalidRecord,
+    KafkaError,
+    NotLeaderOrFollower,
+    OutOfOrderSequence,
+    UnknownTopicOrPartition,
+)
 from gateway.protocol.batches import ProducedBatch, copy_rows, stored_form
 from gateway.storage.database import Database
 from gateway.storage.failures import DATABASE_ERRORS, is_bad_data, translate
-from gateway.storage.log import Advance, LogConnection, PartitionKey, PartitionMoved, PartitionState
+from gateway.storage.keys import PartitionKey, ProducerKey
+from gateway.storage.log import Advance, LogConnection, PartitionMoved, PartitionState
+from gateway.storage.producers import KnownProducer
+from gateway.telemetry import metrics
 
 __all__ = ["Append", "Appended", "Appends"]
 
@@ -29,6 +42,8 @@ CONTENDED_SECONDS = 1.0
 """After meeting another gateway's write, take the locks before reading for this long."""
 
 MAX_ATTEMPTS = 3
+MAX_PRODUCERS_IN_MEMORY = 10_000
+"""Per partition; beyond it the partition's states are read again as they are needed."""
 
 
 class Appended(NamedTuple):
@@ -50,6 +65,18 @@ class Append:
         self.uses_log_append_time = uses_log_append_time
         self.done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
 
+    @property
+    def producer_key(self) -> ProducerKey:
+        return ProducerKey(*self.key, self.batch.producer_id)
+
+    @property
+    def identity(self) -> BatchIdentity:
+        return BatchIdentity(self.batch.producer_epoch, self.batch.base_sequence, self.batch.record_count)
+
+    def answer(self, appended: Appended) -> None:
+        if not self.done.done():
+            self.done.set_result(appended)
+
     def refuse(self, error: BaseException) -> None:
         if not self.done.done():
             self.done.set_exception(error)
@@ -64,22 +91,58 @@ class Written(NamedTuple):
 
 
 class _Plan:
-    """One group of appends judged against the partitions' states."""
+    """One group of appends judged against the partitions' and producers' states, in order of arrival."""
 
-    def __init__(self, states: dict[PartitionKey, PartitionState]) -> None:
+    def __init__(
+        self,
+        states: dict[PartitionKey, PartitionState],
+        producers: Mapping[PartitionKey, Mapping[ProducerKey, KnownProducer]],
+    ) -> None:
         self.before = states
         self.after = dict(states)
+        self.producers = producers
+        self.producers_after: dict[ProducerKey, ProducerState] = {}
         self.rows: list[bytes | bytearray] = []
         self.accepted: list[tuple[Append, Appended]] = []
+        self.duplicates: list[tuple[Append, Appended]] = []
+        self.refused: list[tuple[Append, KafkaError]] = []
         self.max_timestamps: dict[PartitionKey, int] = {}
 
     def add(self, append: Append, *, now_ms: int) -> None:
         state = self.after.get(append.key)
         if state is None:
-            append.refuse(UnknownTopicOrPartition("the partition does not exist (any more)"))
+            self.refused.append((append, UnknownTopicOrPartition("the partition does not exist (any more)")))
             return
+        try:
+            duplicate = self._find_duplicate(append)
+        except KafkaError as error:
+            self.refused.append((append, error))
+            return
+        if duplicate is not None:
+            timestamp_ms = duplicate.timestamp_ms if append.uses_log_append_time else -1
+            self.duplicates.append(
+                (append, Appended(duplicate.base_offset, timestamp_ms, state.log_start_offset))
+            )
+        else:
+            self._accept(append, state, append_time_ms=now_ms if append.uses_log_append_time else None)
+
+    def _find_duplicate(self, append: Append) -> Duplicate | None:
+        """Judge the batch by its producer's sequences; a refusal is raised."""
+        if not append.batch.has_producer:
+            return None
+        key = append.producer_key
+        known = self.producers[append.key].get(key)
+        if known is None:
+            raise UnknownTopicOrPartition("the partition was deleted meanwhile")
+        decision = decide_append(
+            self.producers_after.get(key, known.state),
+            append.identity,
+            may_be_forgotten=known.may_be_forgotten,
+        )
+        return decision if isinstance(decision, Duplicate) else None
+
+    def _accept(self, append: Append, state: PartitionState, *, append_time_ms: int | None) -> None:
         batch, base_offset = append.batch, state.next_offset
-        append_time_ms = now_ms if append.uses_log_append_time else None
         self.rows.append(
             copy_rows(
                 batch,
@@ -91,15 +154,22 @@ class _Plan:
         )
         newest_ms = batch.max_timestamp if append_time_ms is None else append_time_ms
         self.max_timestamps[append.key] = max(newest_ms, self.max_timestamps.get(append.key, newest_ms))
+        if batch.has_producer:
+            key = append.producer_key
+            self.producers_after[key] = state_after(
+                self.producers_after.get(key, self.producers[append.key][key].state),
+                append.identity,
+                base_offset=base_offset,
+                timestamp_ms=newest_ms,
+            )
         next_offset = base_offset + batch.record_count
         # While no transaction is open the last stable offset is the end; the UPDATE applies the same rule.
         is_stable = state.last_stable_offset == state.next_offset
         self.after[append.key] = state._replace(
             next_offset=next_offset, last_stable_offset=next_offset if is_stable else state.last_stable_offset
         )
-        self.accepted.append(
-            (append, Appended(base_offset, -1 if append_time_ms is None else append_time_ms, state.log_start_offset))
-        )
+        log_append_time_ms = -1 if append_time_ms is None else append_time_ms
+        self.accepted.append((append, Appended(base_offset, log_append_time_ms, state.log_start_offset)))
 
     def advances(self) -> list[Advance]:
         return [
@@ -137,6 +207,7 @@ class _Writer:
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         self._states: dict[PartitionKey, PartitionState] = {}
+        self._producers: dict[PartitionKey, dict[ProducerKey, KnownProducer]] = {}
         self._contended_until = 0.0
         self._connection: LogConnection | None = None
         self._task = asyncio.create_task(self._run())
@@ -173,7 +244,8 @@ class _Writer:
                 self._is_idle.set()
 
     def _take(self) -> list[Append]:
-        group, size_bytes = [], 0
+        group: list[Append] = []
+        size_bytes = 0
         while self._queue and (not group or size_bytes + len(self._queue[0].batch.data) <= self._max_bytes):
             append = self._queue.popleft()
             size_bytes += len(append.batch.data)
@@ -182,38 +254,90 @@ class _Writer:
 
     async def _commit(self, group: Sequence[Append]) -> None:
         keys = list(dict.fromkeys(append.key for append in group))
-        locked = clock.monotonic_seconds() < self._contended_until or any(key not in self._states for key in keys)
+        locked = clock.monotonic_seconds() < self._contended_until or any(
+            key not in self._states for key in keys
+        )
         for _ in range(MAX_ATTEMPTS):
             connection = await self._connected()
-            if locked:
-                plan = _Plan(await connection.lock_and_load(keys))
-            else:
-                plan = _Plan({key: self._states[key] for key in keys})
-            now_ms = clock.now_ms()
-            for append in group:
-                plan.add(append, now_ms=now_ms)
-            if not plan.accepted:
-                await connection.roll_back()
-                return
-            try:
-                await connection.append(plan.advances(), plan.rows, locked=locked)
-            except PartitionMoved:
+            plan = await self._judge(connection, group, keys, locked=locked)
+            if plan.refused and not locked:
+                # A refusal is final for many clients: it is only given on what the locks prove.
                 locked = True
-                self._contended_until = clock.monotonic_seconds() + CONTENDED_SECONDS
                 continue
-            self._states.update(plan.after)
-            # The tail and the waiting consumers first: who got an answer may read at once.
-            for written in plan.written():
-                self._on_written(written)
-            for append, appended in plan.accepted:
-                if not append.done.done():
-                    append.done.set_result(appended)
+            if plan.accepted:
+                try:
+                    await connection.append(
+                        plan.advances(), plan.rows, list(plan.producers_after.items()), locked=locked
+                    )
+                except PartitionMoved:
+                    locked = True
+                    self._contended_until = clock.monotonic_seconds() + CONTENDED_SECONDS
+                    continue
+                failpoints.reach(failpoints.PRODUCE_COMMITTED)
+            elif locked:
+                await connection.roll_back()
+            self._conclude(plan)
             return
         raise TimeoutError("other writers were always quicker")
 
+    async def _judge(
+        self,
+        connection: LogConnection,
+        group: Sequence[Append],
+        keys: Sequence[PartitionKey],
+        *,
+        locked: bool,
+    ) -> _Plan:
+        """Judge the group: by what is in memory, or, holding the partitions' locks, by what is in the database."""
+        for key in keys:
+            if len(self._producers.get(key, ())) > MAX_PRODUCERS_IN_MEMORY:
+                self._producers[key].clear()
+        if locked:
+            for key in keys:
+                self._forget(key)
+            self._states.update(await connection.lock_and_load(keys))
+        unknown = [
+            append.producer_key
+            for append in group
+            if append.batch.has_producer
+            and append.key in self._states
+            and append.producer_key not in self._producers.setdefault(append.key, {})
+        ]
+        if unknown:
+            for producer, known in (await connection.load_producers(list(dict.fromkeys(unknown)))).items():
+                self._producers[producer.partition_key][producer] = known
+        plan = _Plan({key: self._states[key] for key in keys if key in self._states}, self._producers)
+        now_ms = clock.now_ms()
+        for append in group:
+            plan.add(append, now_ms=now_ms)
+        return plan
+
+    def _conclude(self, plan: _Plan) -> None:
+        """What was planned is true now: remember it, tell consumers, answer producers."""
+        self._states.update(plan.after)
+        for key, state in plan.producers_after.items():
+            self._producers[key.partition_key][key] = KnownProducer(state, may_be_forgotten=False)
+        # The tail and the waiting consumers first: who got an answer may read at once.
+        for written in plan.written():
+            self._on_written(written)
+        for append, appended in (*plan.accepted, *plan.duplicates):
+            append.answer(appended)
+        for append, error in plan.refused:
+            append.refuse(error)
+        _count(plan)
+
+    def _forget(self, key: PartitionKey) -> None:
+        """Believe nothing of a partition that is in memory."""
+        self._states.pop(key, None)
+        self._producers.pop(key, None)
+
+    def _forget_all(self) -> None:
+        self._states.clear()
+        self._producers.clear()
+
     async def _give_up(self, group: Sequence[Append], error: BaseException) -> None:
         """Answer the group; what may have been committed is unknown, so no state is believed any more."""
-        self._states.clear()
+        self._forget_all()
         await self._recover()
         unanswered = [append for append in group if not append.done.done()]
         if is_bad_data(error):
@@ -239,7 +363,7 @@ class _Writer:
 
     async def _connected(self) -> LogConnection:
         if self._connection is None or not self._connection.is_usable:
-            self._states.clear()
+            self._forget_all()
             self._connection = await LogConnection.open(self._database, timeout_ms=self._timeout_ms)
         return self._connection
 
@@ -249,6 +373,25 @@ class _Writer:
                 await self._connection.roll_back()
             except DATABASE_ERRORS:
                 await self._connection.close()
+
+
+def _count(plan: _Plan) -> None:
+    for append, _ in plan.accepted:
+        metrics.PRODUCED_RECORDS.inc(append.batch.record_count)
+        metrics.PRODUCED_BYTES.inc(len(append.batch.data))
+    metrics.DUPLICATES.inc(len(plan.duplicates))
+    for append, error in plan.refused:
+        if isinstance(error, (OutOfOrderSequence, DuplicateSequence, InvalidProducerEpoch)):
+            metrics.SEQUENCE_REFUSALS.labels(error.code.name).inc()
+        log.warning(
+            "batch refused",
+            topic_id=append.key.topic_id,
+            partition=append.key.partition,
+            producer_id=append.batch.producer_id,
+            producer_epoch=append.batch.producer_epoch,
+            error=error.code.name,
+            reason=error.message,
+        )
 
 
 class Appends:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from gateway.broker.appends import Appends, Written
 from gateway.broker.catalog import Catalog
+from gateway.broker.configs import Configs
 from gateway.broker.housekeeping import Housekeeping
 from gateway.broker.offsets import Offsets
 from gateway.broker.positions import Positions
@@ -32,7 +33,13 @@ class Broker:
     """Everything a handler may call. Holds no truth: that is in the database."""
 
     def __init__(
-        self, settings: Settings, database: Database, *, node: Node, cluster_id: str, broker_values: Mapping[str, str]
+        self,
+        settings: Settings,
+        database: Database,
+        *,
+        node: Node,
+        cluster_id: str,
+        broker_values: Mapping[str, str],
     ) -> None:
         self.settings = settings
         self.node = node
@@ -41,8 +48,13 @@ class Broker:
         self.database = database
         self.tail = Tail(limit_bytes=settings.tail_cache_bytes)
         self.positions = Positions(database, poll_interval_ms=settings.fetch_poll_interval_ms)
-        self.housekeeping = Housekeeping(database)
+        self.housekeeping = Housekeeping(
+            database,
+            producer_expiry_ms=settings.producer_id_expiration_ms,
+            producers_per_partition=settings.partition_max_producers,
+        )
         self.catalog = Catalog(database, broker_values, on_deleted=self._topic_deleted)
+        self.configs = Configs(self.catalog, broker_values, node_id=node.node_id)
         self.appends = Appends(
             database,
             writers=settings.writers,

@@ -14,11 +14,11 @@ from uuid import UUID
 
 from gateway.clock import monotonic_seconds
 from gateway.domain.configs import TopicSettings, validate_topic_configs
-from gateway.domain.topics import NewTopic, validate_topic_name
-from gateway.errors import InvalidPartitions, TopicAlreadyExists, UnknownTopicOrPartition
+from gateway.domain.topics import NewTopic, collision_key, find_collision, validate_topic_name
+from gateway.errors import InvalidPartitions, InvalidTopic, TopicAlreadyExists, UnknownTopicOrPartition
 from gateway.storage import topics as storage
 from gateway.storage.database import Database
-from gateway.storage.log import PartitionKey
+from gateway.storage.keys import PartitionKey
 from gateway.storage.topics import StoredTopic
 
 __all__ = ["Catalog", "Topic"]
@@ -54,7 +54,9 @@ class Topic:
     def partition(self, index: int) -> PartitionKey:
         """The key of one partition; refused when the topic has fewer."""
         if not 0 <= index < self.stored.partition_count:
-            raise UnknownTopicOrPartition(f"topic {self.name} has {self.partition_count} partitions, not {index}")
+            raise UnknownTopicOrPartition(
+                f"topic {self.name} has {self.partition_count} partitions, not {index}"
+            )
         return PartitionKey(self.stored.topic_id, index)
 
 
@@ -94,14 +96,22 @@ class Catalog:
 
     async def find_now(self, names: Sequence[str]) -> dict[str, Topic]:
         """Topics by name as the database has them at this moment."""
-        return {stored.name: self._keep(stored) for stored in await storage.find(self._database, names)}
+        found = {stored.name: self._keep(stored) for stored in await storage.find(self._database, names)}
+        for name in names:
+            if name not in found:
+                self._by_name.pop(name, None)
+        return found
+
+    async def find_colliding(self, names: Iterable[str]) -> list[str]:
+        """Existing topics whose names differ from one of `names` in nothing but dots and underscores, or not at all."""
+        return await storage.find_colliding(self._database, [collision_key(name) for name in names])
 
     async def list_all(self) -> list[Topic]:
         return [self._keep(stored) for stored in await storage.list_all(self._database)]
 
     async def create(self, new: NewTopic, overrides: Mapping[str, str | None]) -> Topic:
         """Create a topic; refused when the name is taken."""
-        configs = validate_topic_configs(overrides)
+        configs = validate_topic_configs(overrides, self._broker_values)
         async with self._database.transaction() as transaction:
             stored = await storage.create(
                 transaction, name=new.name, partition_count=new.partition_count, overrides=configs
@@ -113,6 +123,8 @@ class Catalog:
     async def create_on_demand(self, name: str, *, partition_count: int) -> Topic:
         """The topic a client named without creating it; somebody else may create it at the same time."""
         validate_topic_name(name)
+        if (other := find_collision(name, await self.find_colliding([name]))) is not None:
+            raise InvalidTopic(f"Topic '{name}' collides with existing topic: {other}")
         try:
             return await self.create(NewTopic(name, partition_count), {})
         except TopicAlreadyExists:
@@ -123,7 +135,9 @@ class Catalog:
             done = await storage.grow(transaction, topic.stored, new_count=new_count)
         self._forget(topic)
         if not done:
-            raise InvalidPartitions(f"topic {topic.name} was changed by somebody else meanwhile; look and try again")
+            raise InvalidPartitions(
+                f"topic {topic.name} was changed by somebody else meanwhile; look and try again"
+            )
 
     async def delete(self, topic: Topic) -> None:
         """Delete a topic. Its rows are out of sight at once; housekeeping drops their table."""

@@ -8,6 +8,8 @@ import structlog
 
 from gateway.storage.database import Database
 from gateway.storage.failures import DATABASE_ERRORS
+from gateway.storage.locks import HOUSEKEEPING
+from gateway.telemetry import metrics
 
 __all__ = ["Housekeeping"]
 
@@ -15,13 +17,16 @@ log = structlog.get_logger()
 
 INTERVAL_SECONDS = 5.0
 DELETE_STEP_ROWS = 5_000
+DROP_STEP_PRODUCERS = 1_000
 
 
 class Housekeeping:
-    """Drops the tables of deleted topics and the rows below a log's start."""
+    """Drops the tables of deleted topics, rows below a log's start, and producers that nobody uses any more."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, producer_expiry_ms: int, producers_per_partition: int) -> None:
         self._database = database
+        self._producer_expiry_ms = producer_expiry_ms
+        self._producers_per_partition = producers_per_partition
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -56,6 +61,7 @@ class Housekeeping:
             log.info("storage of a deleted topic", topic_id=topic_id, dropped=is_dropped)
         for topic_id, partition, _, _ in await self._database.rows("housekeeping/find_deletable"):
             await self._delete_rows(topic_id, partition)
+        await self._keep_producers()
 
     async def _delete_rows(self, topic_id: int, partition: int) -> None:
         while rows := await self._database.rows(
@@ -65,3 +71,30 @@ class Housekeeping:
             if deleted_before >= log_start:
                 return
             await asyncio.sleep(0.01)  # small steps: producers come first
+
+    async def _keep_producers(self) -> None:
+        ((active,),) = await self._database.rows("housekeeping/count_producers")
+        metrics.ACTIVE_PRODUCERS.set(active)
+        while await self._drop_idle_producers() == DROP_STEP_PRODUCERS:
+            pass  # the next step is a transaction of its own
+
+    async def _drop_idle_producers(self) -> int:
+        """One small step, by one gateway at a time; returns how many states went."""
+        async with self._database.transaction() as transaction:
+            ((is_ours,),) = await transaction.rows("housekeeping/try_lock", **HOUSEKEEPING._asdict())
+            if not is_ours:
+                return 0
+            ((dropped,),) = await transaction.rows(
+                "housekeeping/drop_idle_sequences",
+                expiry_ms=self._producer_expiry_ms,
+                limit=self._producers_per_partition,
+                step=DROP_STEP_PRODUCERS,
+            )
+            if dropped < DROP_STEP_PRODUCERS:
+                await transaction.rows("housekeeping/touch_producers")
+                await transaction.rows(
+                    "housekeeping/drop_idle_producers",
+                    expiry_ms=self._producer_expiry_ms,
+                    step=DROP_STEP_PRODUCERS,
+                )
+            return int(dropped)

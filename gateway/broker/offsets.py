@@ -1,16 +1,19 @@
-"""Offsets people ask for: by time, the log's ends, and the log's start moved forward."""
+"""Offsets people ask for: by time, the log's ends, the log's start moved forward; and how much is kept between them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from gateway.errors import OffsetOutOfRange, UnknownTopicOrPartition
 from gateway.protocol.batches import MAX_TIMESTAMP_MS
 from gateway.storage import log as storage
 from gateway.storage.database import Database
-from gateway.storage.log import PartitionKey, PartitionState
+from gateway.storage.keys import PartitionKey
+from gateway.storage.log import PartitionState
 
-__all__ = ["FoundOffset", "Offsets"]
+__all__ = ["FoundOffset", "Offsets", "PartitionSize"]
 
 MAX_TIMESTAMP = -3
 
@@ -19,6 +22,12 @@ class FoundOffset(NamedTuple):
     offset: int
     timestamp_ms: int = -1
     leader_epoch: int = 0
+
+
+class PartitionSize(NamedTuple):
+    topic: str
+    partition: int
+    size_bytes: int
 
 
 NOTHING = FoundOffset(-1, -1, -1)
@@ -56,7 +65,7 @@ class Offsets:
             end_offset=end_offset,
             timestamp_ms=timestamp_ms,
         )
-        return FoundOffset(*rows[0], leader_epoch=state.leader_epoch) if rows else NOTHING
+        return FoundOffset(rows[0][0], rows[0][1], state.leader_epoch) if rows else NOTHING
 
     async def delete_before(self, key: PartitionKey, offset: int) -> int:
         """Make records below `offset` unreadable (-1: all of them); returns the log's new start."""
@@ -65,9 +74,33 @@ class Offsets:
             raise UnknownTopicOrPartition("the partition does not exist")
         state = states[key]
         wanted = state.next_offset if offset == -1 else offset
-        rows = await self._database.rows(
-            "log/raise_log_start", topic_id=key.topic_id, partition=key.partition, offset=wanted
-        ) if wanted >= 0 else []
+        rows = (
+            await self._database.rows(
+                "log/raise_log_start", topic_id=key.topic_id, partition=key.partition, offset=wanted
+            )
+            if wanted >= 0
+            else []
+        )
         if not rows:
             raise OffsetOutOfRange(f"offset {offset} is beyond the log's end {state.next_offset}")
         return int(rows[0][0])
+
+    async def load_sizes(self, topics: Sequence[str] | None) -> list[PartitionSize]:
+        """Bytes on disk per partition, by topic and partition; None asks for all topics.
+
+        Partitions share their topic's table, so its bytes are divided by the records each keeps; the last one takes
+        what is left over, and the sum is the table's size.
+        """
+        # PostgreSQL's text cannot hold a NUL; a name with one is no topic's.
+        names = None if topics is None else [name for name in topics if "\0" not in name]
+        rows = await self._database.rows("log/load_sizes", names=names)
+        sizes: list[PartitionSize] = []
+        for name, partitions in groupby(rows, key=lambda row: row[0]):
+            left_bytes: int | None = None
+            for _, partition, kept, kept_in_topic, topic_bytes in (found := list(partitions)):
+                left_bytes = (topic_bytes or 0) if left_bytes is None else left_bytes
+                is_last = partition == found[-1][1]
+                share = left_bytes if is_last else (topic_bytes or 0) * kept // max(1, kept_in_topic)
+                left_bytes -= share
+                sizes.append(PartitionSize(name, partition, share))
+        return sizes

@@ -15,7 +15,8 @@ import structlog
 from gateway.clock import monotonic_seconds
 from gateway.storage.database import Database
 from gateway.storage.failures import DATABASE_ERRORS
-from gateway.storage.log import PartitionKey, PartitionState, load_partitions
+from gateway.storage.keys import PartitionKey
+from gateway.storage.log import PartitionState, load_partitions
 
 __all__ = ["Positions"]
 

@@ -19,7 +19,8 @@ from gateway.errors import (
 from gateway.protocol.batches import encode_rows
 from gateway.storage.database import Database
 from gateway.storage.failures import DATABASE_ERRORS, translate
-from gateway.storage.log import PartitionKey, PartitionState, read_messages
+from gateway.storage.keys import PartitionKey
+from gateway.storage.log import PartitionState, read_messages
 
 __all__ = ["Fetched", "Reads", "Wanted", "check_leader_epoch"]
 
@@ -64,7 +65,13 @@ class Reads:
         self._turn = 0
 
     async def fetch(
-        self, wanted: Sequence[Wanted], *, min_bytes: int, max_bytes: int, max_wait_ms: int, read_committed: bool
+        self,
+        wanted: Sequence[Wanted],
+        *,
+        min_bytes: int,
+        max_bytes: int,
+        max_wait_ms: int,
+        read_committed: bool,
     ) -> list[Fetched]:
         """Read each partition, in the order of `wanted`. Returns as soon as `min_bytes` are there, a partition is
         refused, or the time is over."""
@@ -117,15 +124,19 @@ class Reads:
                 found[index] = Fetched(NO_STATE, error=translate(error))
         return found
 
-    async def _states(self, wanted: Sequence[Wanted], *, must_ask: bool) -> dict[PartitionKey, PartitionState]:
+    async def _states(
+        self, wanted: Sequence[Wanted], *, must_ask: bool
+    ) -> dict[PartitionKey, PartitionState]:
         """Where the partitions are; the database is asked where memory cannot be believed."""
         states: dict[PartitionKey, PartitionState] = {}
         unsure: list[PartitionKey] = []
         for one in wanted:
             state = self._positions.known(one.key)
-            if state is None or not state.log_start_offset <= one.offset <= state.next_offset:
-                unsure.append(one.key)
-            elif must_ask and one.offset == state.next_offset:
+            if (
+                state is None
+                or not state.log_start_offset <= one.offset <= state.next_offset
+                or (must_ask and one.offset == state.next_offset)
+            ):
                 unsure.append(one.key)
             else:
                 states[one.key] = state
@@ -153,7 +164,9 @@ class Reads:
         # Kafka's rule: the response's first record comes whatever its size; others only where they fit.
         return records if is_first or len(records) <= max_bytes else b""
 
-    async def _read_rows(self, one: Wanted, *, end_offset: int, max_bytes: int, state: PartitionState) -> bytes:
+    async def _read_rows(
+        self, one: Wanted, *, end_offset: int, max_bytes: int, state: PartitionState
+    ) -> bytes:
         row_bytes = self._row_bytes.get(one.key, FIRST_GUESS_ROW_BYTES)
         max_rows = max(MIN_ROWS, min(MAX_ROWS, max_bytes * 5 // (row_bytes * 4)))
         rows = await read_messages(

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field
 
-from gateway.storage.log import PartitionKey
+from gateway.storage.keys import PartitionKey
 
 __all__ = ["Tail"]
 

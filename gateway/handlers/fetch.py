@@ -38,10 +38,11 @@ async def _fetch(request: Request, context: RequestContext) -> Tree:
     label = "topic_id" if by_id else "topic"
     named = [getattr(topic, label) for topic in request.topics]
     topics = await context.find_topics(named, by_id=by_id)
-    places: list[tuple[Any, int, Wanted | KafkaError]] = []
-    for name, asked in zip(named, request.topics, strict=True):
-        for partition in asked.partitions:
-            places.append((name, partition.partition, _wanted(topics[name], partition)))
+    places: list[tuple[Any, int, Wanted | KafkaError]] = [
+        (name, partition.partition, _wanted(topics[name], partition))
+        for name, asked in zip(named, request.topics, strict=True)
+        for partition in asked.partitions
+    ]
     wanted = [place[2] for place in places if isinstance(place[2], Wanted)]
     is_refused = len(wanted) < len(places)
     found = iter(

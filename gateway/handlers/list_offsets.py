@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from gateway.broker.offsets import FoundOffset
 from gateway.broker.reads import check_leader_epoch
 from gateway.errors import ErrorCode, KafkaError, UnknownTopicOrPartition
-from gateway.handlers.registry import RequestContext, handles
+from gateway.handlers.registry import RequestContext, handles, outcome
 from gateway.protocol.messages import ApiKey, Request, Tree, field
-from gateway.storage.failures import DATABASE_ERRORS, translate
-from gateway.storage.log import PartitionKey, PartitionState
+from gateway.storage.keys import PartitionKey
+from gateway.storage.log import PartitionState
 
 READ_COMMITTED = 1
 
@@ -31,16 +32,9 @@ async def list_offsets(request: Request, context: RequestContext) -> Tree:
 
 
 async def _partition(name: str, partition: Any, context: RequestContext, *, read_committed: bool) -> Tree:
-    try:
-        key, state = await _state(name, partition.partition_index, context)
-        check_leader_epoch(field(partition, "current_leader_epoch", -1), current=state.leader_epoch)
-        found = await context.broker.offsets.find(
-            key, state, partition.timestamp, read_committed=read_committed
-        )
-    except KafkaError as error:
-        return {"partition_index": partition.partition_index, "error_code": error.code}
-    except DATABASE_ERRORS as error:
-        return {"partition_index": partition.partition_index, "error_code": translate(error).code}
+    found = await outcome(_find(name, partition, context, read_committed=read_committed))
+    if isinstance(found, KafkaError):
+        return {"partition_index": partition.partition_index, "error_code": found.code}
     return {
         "partition_index": partition.partition_index,
         "error_code": ErrorCode.none,
@@ -48,6 +42,12 @@ async def _partition(name: str, partition: Any, context: RequestContext, *, read
         "offset": found.offset,
         "leader_epoch": found.leader_epoch,
     }
+
+
+async def _find(name: str, partition: Any, context: RequestContext, *, read_committed: bool) -> FoundOffset:
+    key, state = await _state(name, partition.partition_index, context)
+    check_leader_epoch(field(partition, "current_leader_epoch", -1), current=state.leader_epoch)
+    return await context.broker.offsets.find(key, state, partition.timestamp, read_committed=read_committed)
 
 
 async def _state(name: str, index: int, context: RequestContext) -> tuple[PartitionKey, PartitionState]:

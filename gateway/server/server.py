@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
+from wsgiref.simple_server import WSGIServer
 
 import psycopg
 import structlog
+from prometheus_client import start_http_server
 from psycopg_pool import PoolTimeout
 
 from gateway.broker.broker import Broker, Node, load_cluster_id
@@ -50,7 +52,9 @@ async def run_gateway(settings: Settings, database_url: str, *, announce: Callab
         port = server.sockets[0].getsockname()[1]
         address = settings.advertised_address
         node = Node(
-            settings.node_id, address.host if address else _reachable(listen.host), address.port if address else port
+            settings.node_id,
+            address.host if address else _reachable(listen.host),
+            address.port if address else port,
         )
         broker = Broker(
             settings,
@@ -62,6 +66,7 @@ async def run_gateway(settings: Settings, database_url: str, *, announce: Callab
             ),
         )
         brokers.append(broker)
+        metrics_server = _serve_metrics(settings)
         broker.start()
         await server.start_serving()
         announce(node.host, node.port)
@@ -71,6 +76,8 @@ async def run_gateway(settings: Settings, database_url: str, *, announce: Callab
         broker.positions.release()
         await _drain(connections, settings.drain_timeout_ms / 1000)
         await broker.stop()
+        metrics_server.shutdown()
+        metrics_server.server_close()
     finally:
         await database.close()
 
@@ -90,6 +97,19 @@ async def _open_database(settings: Settings, url: str) -> Database:
             f"Cannot reach the database: {reason}. Check TABLEWIRE_DATABASE_URL and that PostgreSQL runs."
         ) from error
     return database
+
+
+def _serve_metrics(settings: Settings) -> WSGIServer:
+    """Prometheus metrics at http://<http_listen>/metrics, from a thread of their own."""
+    address = settings.http_address
+    try:
+        server, _ = start_http_server(address.port, addr=address.host)
+    except OSError as error:
+        raise StartupError(
+            f"Cannot listen on {address} for metrics: {error.strerror or error}."
+            " Choose another address with TABLEWIRE_HTTP_LISTEN."
+        ) from error
+    return server
 
 
 async def _drain(connections: set[Connection], timeout_seconds: float) -> None:

@@ -107,9 +107,12 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        async with asyncio.timeout(self._timeout_seconds), self._connection() as connection:
-            async with connection.transaction():
-                yield Transaction(connection)
+        async with (
+            asyncio.timeout(self._timeout_seconds),
+            self._connection() as connection,
+            connection.transaction(),
+        ):
+            yield Transaction(connection)
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[AsyncConnection[Row]]:

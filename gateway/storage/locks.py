@@ -7,7 +7,23 @@ All are transaction-level: PgBouncer's transaction pooling keeps working.
 
 from __future__ import annotations
 
-__all__ = ["partition_key"]
+from typing import NamedTuple
+
+__all__ = ["HOUSEKEEPING", "MIGRATION", "NumberedLock", "partition_key"]
+
+
+class NumberedLock(NamedTuple):
+    """A two-number key."""
+
+    class_id: int
+    number: int
+
+
+MIGRATION = NumberedLock(1, 0)
+"""One migration at a time."""
+
+HOUSEKEEPING = NumberedLock(2, 0)
+"""One gateway at a time keeps house."""
 
 
 def partition_key(topic_id: int, partition: int) -> int:

@@ -1,7 +1,7 @@
 """The log in PostgreSQL: appending rows under partition locks, reading ranges, moving the log's start.
 
 A writer's commit is one string of statements with the COPY data in the middle, sent in two waits:
-`BEGIN; lock; guarded advance; COPY … ; COMMIT`. Integers are the only literals in it.
+`BEGIN; lock; guarded advance; upsert; COPY …; COMMIT`. Integers are the only literals in it.
 """
 
 from __future__ import annotations
@@ -18,25 +18,22 @@ from psycopg.generators import fetch, send
 from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.waiting import Wait
 
+from gateway.domain.sequences import ProducerState
 from gateway.protocol.batches import COPY_HEADER, COPY_TRAILER, RowRange
 from gateway.storage.database import Database, Row, Transaction
+from gateway.storage.keys import PartitionKey, ProducerKey
 from gateway.storage.locks import partition_key
+from gateway.storage.producers import KnownProducer, load_sequences, upsert_script
 from gateway.storage.statements import statement
 
 __all__ = [
     "Advance",
     "LogConnection",
-    "PartitionKey",
     "PartitionMoved",
     "PartitionState",
     "load_partitions",
     "read_messages",
 ]
-
-
-class PartitionKey(NamedTuple):
-    topic_id: int
-    partition: int
 
 
 class PartitionState(NamedTuple):
@@ -75,8 +72,16 @@ class LogConnection:
     async def close(self) -> None:
         await self._connection.close()
 
-    async def append(self, advances: Sequence[Advance], rows: Iterable[bytes | bytearray], *, locked: bool) -> None:
-        """Write `rows` and move the partitions in one database transaction; returns after COMMIT.
+    async def append(
+        self,
+        advances: Sequence[Advance],
+        rows: Iterable[bytes | bytearray],
+        producers: Sequence[tuple[ProducerKey, ProducerState]],
+        *,
+        locked: bool,
+    ) -> None:
+        """Write `rows`, move the partitions and remember the producers in one database transaction; returns after
+        COMMIT.
 
         `locked` says that `lock_and_load` began the transaction. Raises PartitionMoved, nothing written, when
         a partition is not where `advances` expects it. After any other error the outcome may be unknown.
@@ -88,6 +93,8 @@ class LogConnection:
             for a in advances
         )
         script += statement("log/advance_partitions").format(rows=values, count=len(advances)) + "; "
+        if producers:
+            script += upsert_script(producers) + "; "
         script += statement("log/copy_messages") + "; COMMIT"
         try:
             async with asyncio.timeout(self._timeout_seconds):
@@ -102,8 +109,15 @@ class LogConnection:
     async def lock_and_load(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, PartitionState]:
         """Begin a transaction that holds the partitions' locks, and read where they are."""
         async with asyncio.timeout(self._timeout_seconds):
-            await self._connection.wait(_run_copy(self._connection, f"BEGIN; {_lock_script(keys)}".encode(), ()))
+            await self._connection.wait(
+                _run_copy(self._connection, f"BEGIN; {_lock_script(keys)}".encode(), ())
+            )
             return await _load_partitions(Transaction(self._connection), keys)
+
+    async def load_producers(self, keys: Sequence[ProducerKey]) -> dict[ProducerKey, KnownProducer]:
+        """What producers last wrote; inside the transaction if `lock_and_load` began one."""
+        async with asyncio.timeout(self._timeout_seconds):
+            return await load_sequences(Transaction(self._connection), keys)
 
     async def roll_back(self) -> None:
         """Leave a failed transaction; a connection that cannot be trusted afterwards is closed."""
@@ -119,7 +133,9 @@ class LogConnection:
         return not self._connection.closed
 
 
-async def load_partitions(database: Database, keys: Sequence[PartitionKey]) -> dict[PartitionKey, PartitionState]:
+async def load_partitions(
+    database: Database, keys: Sequence[PartitionKey]
+) -> dict[PartitionKey, PartitionState]:
     """Where these partitions are now; one that does not exist is left out."""
     return await _load_partitions(database, keys)
 
@@ -136,7 +152,13 @@ async def _load_partitions(
 
 
 async def read_messages(
-    database: Database, key: PartitionKey, *, start_offset: int, end_offset: int, max_rows: int, max_bytes: int
+    database: Database,
+    key: PartitionKey,
+    *,
+    start_offset: int,
+    end_offset: int,
+    max_rows: int,
+    max_bytes: int,
 ) -> RowRange | None:
     """Rows of `[start_offset, end_offset)` up to the limits, at least one if there is any; None if there is none."""
     ((offsets, *columns),) = await database.rows(
@@ -157,7 +179,9 @@ async def read_messages(
         timestamp_types=timestamp_types,
         keys=keys,
         values=values,
-        header_names=[None if sent is None else [str(name, "utf-8") for name in _elements(sent)] for sent in names],
+        header_names=[
+            None if sent is None else [str(name or b"", "utf-8") for name in _elements(sent)] for sent in names
+        ],
         header_values=[None if sent is None else _elements(sent) for sent in header_values],
         producer_ids=producer[0],
         producer_epochs=producer[1],
@@ -167,13 +191,14 @@ async def read_messages(
     )
 
 
-def _elements(sent: bytes) -> list[bytes]:
+def _elements(sent: bytes) -> list[bytes | None]:
     """The elements of a one-dimensional array in PostgreSQL's binary form, null as None."""
     dimensions, _, _ = struct.unpack_from("!iiI", sent)
     if dimensions == 0:
         return []
     (count,) = struct.unpack_from("!i", sent, 12)
-    elements, position = [], 20
+    elements: list[bytes | None] = []
+    position = 20
     for _ in range(count):
         (size,) = struct.unpack_from("!i", sent, position)
         position += 4
@@ -182,7 +207,7 @@ def _elements(sent: bytes) -> list[bytes]:
         else:
             elements.append(sent[position : position + size])
             position += size
-    return elements  # type: ignore[return-value]
+    return elements
 
 
 def _lock_script(keys: Iterable[PartitionKey]) -> str:
@@ -190,7 +215,9 @@ def _lock_script(keys: Iterable[PartitionKey]) -> str:
     return statement("log/lock_partitions").format(keys=", ".join(map(str, numbers)))
 
 
-def _run_copy(connection: AsyncConnection[Row], script: bytes, rows: Iterable[bytes | bytearray]) -> PQGen[None]:
+def _run_copy(
+    connection: AsyncConnection[Row], script: bytes, rows: Iterable[bytes | bytearray]
+) -> PQGen[None]:
     """Send a string of statements; feed `rows` to the COPY in it; raise the first error of any of them."""
     pgconn = connection.pgconn
     pgconn.send_query(script)
@@ -200,7 +227,7 @@ def _run_copy(connection: AsyncConnection[Row], script: bytes, rows: Iterable[by
         if result.status == ExecStatus.COPY_IN:
             yield from _put(connection, rows)
         elif result.status == ExecStatus.FATAL_ERROR and error is None:
-            error = pg.error_from_result(result, encoding=pgconn._encoding)
+            error = pg.error_from_result(result, encoding=connection.info.encoding)
     if error is not None:
         raise error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import LiteralString, cast
+from typing import LiteralString
 
 from gateway.resources import sql_dir
 
@@ -14,7 +14,7 @@ __all__ = ["statement", "statement_names"]
 def statement(name: str) -> LiteralString:
     """The text of sql/<name>.sql without its comments. It is ours, hence as good as a literal."""
     lines = (sql_dir() / f"{name}.sql").read_text(encoding="utf-8").splitlines()
-    return cast(LiteralString, "\n".join(line for line in lines if not line.startswith("--")))
+    return "\n".join(line for line in lines if not line.startswith("--"))
 
 
 def statement_names() -> list[str]:

@@ -33,7 +33,9 @@ Now = text("now()")
 cluster = Table(
     "cluster",
     metadata,
-    Column("is_only_row", Boolean, CheckConstraint("is_only_row"), primary_key=True, server_default=text("true")),
+    Column(
+        "is_only_row", Boolean, CheckConstraint("is_only_row"), primary_key=True, server_default=text("true")
+    ),
     Column("cluster_uuid", Uuid, nullable=False, server_default=text("gen_random_uuid()")),
     Column("created_at", TimestampTz, nullable=False, server_default=Now),
 )
@@ -67,6 +69,7 @@ partitions = Table(
     Column("max_timestamp", TimestampTz),
     Column("deleted_before_offset", BigInteger, nullable=False, server_default=text("0")),
     Column("leader_epoch", Integer, nullable=False, server_default=text("0")),
+    Column("producers_dropped_at", TimestampTz),
     CheckConstraint("log_start_offset <= next_offset AND last_stable_offset <= next_offset"),
 )
 
@@ -107,4 +110,21 @@ producer_ids = Table(
         unique=True,
         postgresql_where=text("transactional_id IS NOT NULL"),
     ),
+)
+
+producer_sequences = Table(
+    "producer_sequences",
+    metadata,
+    Column("producer_id", BigInteger, primary_key=True),
+    Column("run_length", BigInteger, nullable=False),
+    Column("updated_at", TimestampTz, nullable=False, server_default=Now),
+    Column("topic_id", ForeignKey(topics.c.topic_id, ondelete="CASCADE"), primary_key=True),
+    Column("partition_id", Integer, primary_key=True),
+    Column("last_sequence", Integer, nullable=False),
+    Column("producer_epoch", SmallInteger, nullable=False),
+    Column("first_sequences", ARRAY(Integer), nullable=False),
+    Column("last_sequences", ARRAY(Integer), nullable=False),
+    Column("base_offsets", ARRAY(BigInteger), nullable=False),
+    Column("timestamps_ms", ARRAY(BigInteger), nullable=False),
+    Index("producer_sequences_partition", "topic_id", "partition_id"),
 )

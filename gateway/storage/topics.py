@@ -8,7 +8,18 @@ from uuid import UUID
 
 from gateway.storage.database import Database, Row, Transaction
 
-__all__ = ["StoredTopic", "create", "delete", "find", "find_by_uuid", "grow", "list_all", "lock_configs", "replace_configs"]
+__all__ = [
+    "StoredTopic",
+    "create",
+    "delete",
+    "find",
+    "find_by_uuid",
+    "find_colliding",
+    "grow",
+    "list_all",
+    "lock_configs",
+    "replace_configs",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +38,22 @@ def _topic(row: Row) -> StoredTopic:
 async def find(database: Database, names: Sequence[str]) -> list[StoredTopic]:
     # PostgreSQL's text cannot hold a NUL; a name with one is no topic's.
     known = [name for name in names if "\0" not in name]
-    return [_topic(row) for row in await database.rows("topics/find_topics_by_name", names=known)] if known else []
+    return (
+        [_topic(row) for row in await database.rows("topics/find_topics_by_name", names=known)]
+        if known
+        else []
+    )
 
 
 async def find_by_uuid(database: Database, uuids: Sequence[UUID]) -> list[StoredTopic]:
     return [_topic(row) for row in await database.rows("topics/find_topics_by_uuid", uuids=list(uuids))]
+
+
+async def find_colliding(database: Database, collision_keys: Sequence[str]) -> list[str]:
+    known = [key for key in collision_keys if "\0" not in key]
+    return (
+        [name for (name,) in await database.rows("topics/find_colliding_names", keys=known)] if known else []
+    )
 
 
 async def list_all(database: Database) -> list[StoredTopic]:

@@ -14,7 +14,9 @@ def configure_logs(*, json: bool, level: str) -> None:
     renderer = (
         structlog.processors.JSONRenderer()
         if json
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        else structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
     )
     processors: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,

@@ -1,0 +1,84 @@
+"""Producer ids and what producers wrote last, in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from gateway.domain.sequences import ProducerState, Written
+from gateway.storage.database import Database, Row, Transaction
+from gateway.storage.keys import ProducerKey
+from gateway.storage.statements import statement
+
+__all__ = [
+    "KnownProducer",
+    "insert",
+    "list_active",
+    "load_sequences",
+    "lock_epoch",
+    "raise_epoch",
+    "upsert_script",
+]
+
+
+class KnownProducer(NamedTuple):
+    """What the database knows of a producer in a partition."""
+
+    state: ProducerState | None
+    may_be_forgotten: bool
+
+
+async def insert(source: Database | Transaction, client_id: str | None) -> tuple[int, int]:
+    """Give out a new id; its epoch is 0."""
+    ((producer_id, epoch),) = await source.rows("producers/insert_producer", client_id=client_id)
+    return producer_id, epoch
+
+
+async def lock_epoch(transaction: Transaction, producer_id: int) -> int | None:
+    """The newest epoch of an id, held still until the transaction ends; None when the id is unknown."""
+    rows = await transaction.rows("producers/lock_producer", producer_id=producer_id)
+    return rows[0][0] if rows else None
+
+
+async def raise_epoch(transaction: Transaction, producer_id: int, epoch: int) -> None:
+    await transaction.rows("producers/raise_epoch", producer_id=producer_id, epoch=epoch)
+
+
+async def load_sequences(
+    source: Database | Transaction, keys: Sequence[ProducerKey]
+) -> dict[ProducerKey, KnownProducer]:
+    rows = await source.rows(
+        "producers/load_sequences",
+        topic_ids=[key.topic_id for key in keys],
+        partitions=[key.partition for key in keys],
+        producer_ids=[key.producer_id for key in keys],
+    )
+    return {ProducerKey(*row[:3]): KnownProducer(_state(row), row[10]) for row in rows}
+
+
+async def list_active(database: Database, *, topic_id: int, partition: int) -> list[Row]:
+    """Id, epoch, last sequence and last timestamp of each producer that the partition knows."""
+    return await database.rows("producers/list_active", topic_id=topic_id, partition=partition)
+
+
+def upsert_script(states: Iterable[tuple[ProducerKey, ProducerState]]) -> str:
+    """The statement that remembers these states, as part of a commit's script. Integers only."""
+    rows = ", ".join(_values(key, state) for key, state in states)
+    return statement("producers/upsert_sequences").format(rows=rows)
+
+
+def _state(row: Row) -> ProducerState | None:
+    epoch, last_sequence, run_length, firsts, lasts, offsets, timestamps = row[3:10]
+    if epoch is None:
+        return None
+    recent = tuple(map(Written, firsts, lasts, offsets, timestamps))
+    return ProducerState(epoch, last_sequence, run_length, recent)
+
+
+def _values(key: ProducerKey, state: ProducerState) -> str:
+    firsts, lasts, offsets, timestamps = zip(*state.recent, strict=True)
+    return (
+        f"({key.producer_id}, {key.topic_id}, {key.partition},"
+        f" {state.epoch}, {state.last_sequence}, {state.run_length},"
+        f" ARRAY{list(firsts)}, ARRAY{list(lasts)}, ARRAY{list(offsets)}::bigint[], ARRAY{list(timestamps)}::bigint[])"
+    )
