@@ -1,8 +1,8 @@
 """Topics: found by name or id, created, grown, configured and deleted.
 
-Produce and Fetch ask it for every partition, so what was found is kept for a moment; a change made through this
-gateway is seen at once, one made through another after FRESH_SECONDS. Writes need no more than that: the commit
-itself proves that the partition still exists.
+Produce and Fetch ask it for every partition, so what was found is kept for a moment; a change made through
+this gateway is seen at once, one made through another after FRESH_SECONDS. Writes need no more than that: the
+commit itself proves that the partition still exists.
 """
 
 from __future__ import annotations
@@ -54,9 +54,7 @@ class Topic:
     def partition(self, index: int) -> PartitionKey:
         """The key of one partition; refused when the topic has fewer."""
         if not 0 <= index < self.stored.partition_count:
-            raise UnknownTopicOrPartition(
-                f"topic {self.name} has {self.partition_count} partitions, not {index}"
-            )
+            raise UnknownTopicOrPartition(f"topic {self.name} has {self.partition_count} partitions, not {index}")
         return PartitionKey(self.stored.topic_id, index)
 
 
@@ -103,7 +101,7 @@ class Catalog:
         return found
 
     async def find_colliding(self, names: Iterable[str]) -> list[str]:
-        """Existing topics whose names differ from one of `names` in nothing but dots and underscores, or not at all."""
+        """Existing names that are one of `names`, or differ from it in dots and underscores only."""
         return await storage.find_colliding(self._database, [collision_key(name) for name in names])
 
     async def list_all(self) -> list[Topic]:
@@ -135,9 +133,7 @@ class Catalog:
             done = await storage.grow(transaction, topic.stored, new_count=new_count)
         self._forget(topic)
         if not done:
-            raise InvalidPartitions(
-                f"topic {topic.name} was changed by somebody else meanwhile; look and try again"
-            )
+            raise InvalidPartitions(f"topic {topic.name} was changed by somebody else meanwhile; look and try again")
 
     async def delete(self, topic: Topic) -> None:
         """Delete a topic. Its rows are out of sight at once; housekeeping drops their table."""

@@ -1,4 +1,4 @@
-"""Offsets people ask for: by time, the log's ends, the log's start moved forward; and how much is kept between them."""
+"""Offsets people ask for: by time, the log's ends, the log's start moved forward; and the bytes between them."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ class Offsets:
     async def load_sizes(self, topics: Sequence[str] | None) -> list[PartitionSize]:
         """Bytes on disk per partition, by topic and partition; None asks for all topics.
 
-        Partitions share their topic's table, so its bytes are divided by the records each keeps; the last one takes
-        what is left over, and the sum is the table's size.
+        Partitions share their topic's table, so its bytes are divided by the records each keeps; the last one
+        takes what is left over, and the sum is the table's size.
         """
         # PostgreSQL's text cannot hold a NUL; a name with one is no topic's.
         names = None if topics is None else [name for name in topics if "\0" not in name]

@@ -1,14 +1,16 @@
 """Metadata: the cluster, its topics and who serves their partitions.
 
-v1 null means all topics · v4 auto-creation may be declined · v9 flexible · v10 topic ids · v12 topics by id
+v1 null means all topics · v4 auto-creation may be declined · v8 authorized operations (KIP-430)
+v9 flexible · v10 topic ids · v12 topics by id
 """
 
 from __future__ import annotations
 
 from gateway.broker.catalog import Topic
+from gateway.domain.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, operations_mask
 from gateway.domain.topics import validate_topic_name
 from gateway.errors import ErrorCode, KafkaError, UnknownTopicId, UnknownTopicOrPartition
-from gateway.handlers.registry import RequestContext, handles
+from gateway.handlers.registry import RequestContext, handles, outcome
 from gateway.protocol.messages import ApiKey, Request, Tree, field
 from gateway.storage.failures import DATABASE_ERRORS, translate
 
@@ -19,13 +21,20 @@ MAX_CREATED_PER_REQUEST = 100
 @handles(ApiKey.METADATA, versions=range(0, 14))
 async def metadata(request: Request, context: RequestContext) -> Tree:
     node = context.broker.node
-    return {
+    topics = await _topics(request, context)
+    if field(request, "include_topic_authorized_operations", None):
+        allowed = {"topic_authorized_operations": operations_mask(TOPIC_OPERATIONS)}
+        topics = [{**topic, **allowed} for topic in topics]
+    answer = {
         "brokers": [{**node._asdict(), "rack": None}],
         "cluster_id": context.broker.cluster_id,
         "controller_id": node.node_id,
-        "topics": await _topics(request, context),
+        "topics": topics,
         "error_code": ErrorCode.none,
     }
+    if field(request, "include_cluster_authorized_operations", None):
+        answer["cluster_authorized_operations"] = operations_mask(CLUSTER_OPERATIONS)
+    return answer
 
 
 async def _topics(request: Request, context: RequestContext) -> list[Tree]:
@@ -52,45 +61,29 @@ async def _topics(request: Request, context: RequestContext) -> list[Tree]:
         if name in by_name:
             answers.append(_topic(by_name[name], context))
             continue
-        try:
-            validate_topic_name(name)
-            if not may_create or created >= MAX_CREATED_PER_REQUEST:
-                raise UnknownTopicOrPartition(f"topic {name} does not exist")
+        made = await outcome(_create(name, context, is_allowed=may_create and created < MAX_CREATED_PER_REQUEST))
+        if isinstance(made, KafkaError):
+            answers.append(_refused(name, made))
+        else:
             created += 1
-            answers.append(_topic(await _create(name, context), context))
-        except KafkaError as error:
-            answers.append(_refused(name, error))
+            answers.append(_topic(made, context))
     return answers
 
 
-async def _create(name: str, context: RequestContext) -> Topic:
-    try:
-        return await context.broker.catalog.create_on_demand(
-            name, partition_count=context.broker.settings.num_partitions
-        )
-    except DATABASE_ERRORS as error:
-        raise translate(error) from error
+async def _create(name: str, context: RequestContext, *, is_allowed: bool) -> Topic:
+    validate_topic_name(name)
+    if not is_allowed:
+        raise UnknownTopicOrPartition(f"topic {name} does not exist")
+    return await context.broker.catalog.create_on_demand(name, partition_count=context.broker.settings.num_partitions)
 
 
 def _topic(topic: Topic, context: RequestContext) -> Tree:
-    node_id = context.broker.node.node_id
     return {
         "error_code": ErrorCode.none,
         "name": topic.name,
         "topic_id": topic.uuid,
         "is_internal": False,
-        "partitions": [
-            {
-                "error_code": ErrorCode.none,
-                "partition_index": index,
-                "leader_id": node_id,
-                "leader_epoch": 0,
-                "replica_nodes": [node_id],
-                "isr_nodes": [node_id],
-                "offline_replicas": [],
-            }
-            for index in range(topic.partition_count)
-        ],
+        "partitions": [context.describe_partition(index) for index in range(topic.partition_count)],
     }
 
 

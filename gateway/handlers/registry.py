@@ -4,20 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from gateway.broker.broker import Broker
 from gateway.broker.catalog import Topic
-from gateway.errors import KafkaError, UnknownTopicId, UnknownTopicOrPartition
+from gateway.clock import monotonic_seconds
+from gateway.errors import (
+    ErrorCode,
+    KafkaError,
+    RequestTimedOut,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
 from gateway.protocol.messages import ApiKey, Request, Tree
 from gateway.storage.failures import DATABASE_ERRORS, translate
 
-__all__ = ["HANDLERS", "Answer", "Handler", "RequestContext", "handles"]
+__all__ = [
+    "HANDLERS",
+    "Answer",
+    "Deadline",
+    "Handler",
+    "RequestContext",
+    "error_fields",
+    "handles",
+    "outcome",
+]
+
+T = TypeVar("T")
 
 Answer: TypeAlias = "Tree | Awaitable[Tree | None] | None"
 """A response, none at all (acks=0), or something that becomes one.
 
-A connection's requests are begun one after the other; what a handler returns to be awaited lets the next one begin.
+A connection's requests are begun one after the other; what a handler returns to be awaited lets the next one
+begin.
 """
 
 Function = Callable[[Request, "RequestContext"], Awaitable[Answer]]
@@ -31,6 +50,19 @@ class RequestContext:
     client_id: str | None
     broker: Broker
 
+    def describe_partition(self, index: int) -> dict[str, Any]:
+        """A partition as clients are told of it: whichever gateway is asked leads it."""
+        node_id = self.broker.node.node_id
+        return {
+            "error_code": ErrorCode.none,
+            "partition_index": index,
+            "leader_id": node_id,
+            "leader_epoch": 0,
+            "replica_nodes": [node_id],
+            "isr_nodes": [node_id],
+            "offline_replicas": [],
+        }
+
     async def find_topics(self, named: Sequence[Any], *, by_id: bool) -> dict[Any, Topic | KafkaError]:
         """The topics a request names, by name or by id, each with its own refusal."""
         catalog = self.broker.catalog
@@ -40,6 +72,35 @@ class RequestContext:
             return dict.fromkeys(named, translate(error))
         unknown = UnknownTopicId("no topic has this id") if by_id else UnknownTopicOrPartition("no such topic")
         return {name: found.get(name, unknown) for name in named}
+
+
+async def outcome(work: Awaitable[T]) -> T | KafkaError:
+    """What `work` gives, or the refusal to answer with; a database failure is one of those."""
+    try:
+        return await work
+    except KafkaError as error:
+        return error
+    except DATABASE_ERRORS as error:
+        return translate(error)
+
+
+def error_fields(result: object) -> dict[str, Any]:
+    """The two fields most answers begin with: no error unless `result` is a refusal."""
+    if isinstance(result, KafkaError):
+        return {"error_code": result.code, "error_message": result.message}
+    return {"error_code": ErrorCode.none, "error_message": None}
+
+
+class Deadline:
+    """The time an admin request allows: what was not begun by then is refused instead of done unseen."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        # Clients that leave the choice to the server send 0 or less.
+        self._ends_at = monotonic_seconds() + timeout_ms / 1000 if timeout_ms > 0 else None
+
+    def require_time(self) -> None:
+        if self._ends_at is not None and monotonic_seconds() >= self._ends_at:
+            raise RequestTimedOut("the request's time was over before this was begun; nothing was changed")
 
 
 @dataclass(frozen=True, slots=True)

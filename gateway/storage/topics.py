@@ -38,11 +38,7 @@ def _topic(row: Row) -> StoredTopic:
 async def find(database: Database, names: Sequence[str]) -> list[StoredTopic]:
     # PostgreSQL's text cannot hold a NUL; a name with one is no topic's.
     known = [name for name in names if "\0" not in name]
-    return (
-        [_topic(row) for row in await database.rows("topics/find_topics_by_name", names=known)]
-        if known
-        else []
-    )
+    return [_topic(row) for row in await database.rows("topics/find_topics_by_name", names=known)] if known else []
 
 
 async def find_by_uuid(database: Database, uuids: Sequence[UUID]) -> list[StoredTopic]:
@@ -51,9 +47,7 @@ async def find_by_uuid(database: Database, uuids: Sequence[UUID]) -> list[Stored
 
 async def find_colliding(database: Database, collision_keys: Sequence[str]) -> list[str]:
     known = [key for key in collision_keys if "\0" not in key]
-    return (
-        [name for (name,) in await database.rows("topics/find_colliding_names", keys=known)] if known else []
-    )
+    return [name for (name,) in await database.rows("topics/find_colliding_names", keys=known)] if known else []
 
 
 async def list_all(database: Database) -> list[StoredTopic]:

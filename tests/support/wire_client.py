@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from kafka.protocol import admin, consumer, metadata, producer
 
@@ -51,7 +51,7 @@ class WireClient:
         self._stream.close()
         self._socket.close()
 
-    def __enter__(self) -> WireClient:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -65,8 +65,9 @@ def _build(data_class: Any, fields: dict[str, Any], version: int) -> Any:
     for name, value in fields.items():
         field = data_class.fields[name]
         if value is not None and field.is_struct_array():
-            value = [_build(field.data_class, item, version) for item in value]
+            values[name] = [_build(field.data_class, item, version) for item in value]
         elif value is not None and field.is_struct():
-            value = _build(field.data_class, value, version)
-        values[name] = value
+            values[name] = _build(field.data_class, value, version)
+        else:
+            values[name] = value
     return data_class(version=version, **values)

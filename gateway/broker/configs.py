@@ -1,0 +1,117 @@
+"""Configuration of whatever has some: topics are described and altered, gateways described only.
+
+Kafka also has loggers, client metrics subscriptions and groups here; nothing of theirs is kept, and a change
+is refused.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+
+from gateway.broker.catalog import Catalog, Topic
+from gateway.domain.configs import (
+    ConfigOp,
+    DescribedConfig,
+    apply_full,
+    apply_incremental,
+    describe_broker,
+    describe_topic,
+    refuse_broker_ops,
+)
+from gateway.domain.topics import validate_topic_name
+from gateway.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
+
+__all__ = ["Configs", "ResourceType"]
+
+
+class ResourceType(enum.IntEnum):
+    """`resource_type` of the requests about configs."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class Configs:
+    """Describes and alters one resource at a time."""
+
+    def __init__(self, catalog: Catalog, broker_values: Mapping[str, str], *, node_id: int) -> None:
+        self._catalog = catalog
+        self._broker_values = broker_values
+        self._node_id = node_id
+
+    async def describe(self, kind: int, name: str, keys: Collection[str] | None) -> list[DescribedConfig]:
+        """What is in force for a resource; `keys` narrows it."""
+        match _resource_type(kind):
+            case ResourceType.TOPIC:
+                topic = await self._find(name)
+                return describe_topic(topic.overrides, self._broker_values, keys)
+            case ResourceType.BROKER:
+                self._require_own_id(name)
+                # The empty name asks for dynamic defaults of all brokers: there are none.
+                return describe_broker(self._broker_values, keys) if name else []
+            case ResourceType.BROKER_LOGGER:
+                if not name:
+                    raise InvalidRequest("Broker id must not be empty")
+                self._require_own_id(name)
+            case ResourceType.CLIENT_METRICS | ResourceType.GROUP:
+                if not name:
+                    raise InvalidRequest("the name must not be empty")
+        return []
+
+    async def alter(
+        self, kind: int, name: str, ops: Sequence[ConfigOp], *, replaces_all: bool, validate_only: bool
+    ) -> None:
+        """Apply `ops` to a resource, all of them or none; `replaces_all` drops what they do not name."""
+        match _resource_type(kind):
+            case ResourceType.TOPIC:
+                if not name:
+                    raise InvalidRequest("Default topic resources are not allowed.")
+                topic = await self._find(name)
+                if replaces_all:
+                    pairs = [(op.name, op.value) for op in ops]
+                    await self._catalog.change_configs(
+                        topic, lambda _: apply_full(pairs, self._broker_values), validate_only=validate_only
+                    )
+                else:
+                    change = partial(apply_incremental, ops=ops, broker_values=self._broker_values)
+                    await self._catalog.change_configs(topic, change, validate_only=validate_only)
+            case ResourceType.BROKER:
+                self._require_own_id(name)
+                refuse_broker_ops(ops)
+            case ResourceType.BROKER_LOGGER:
+                self._require_own_id(name)
+                _refuse(ops, "a gateway's loggers are set by log.level when it starts")
+            case ResourceType.CLIENT_METRICS:
+                _refuse(ops, "client metrics subscriptions are not kept")
+            case ResourceType.GROUP:
+                _refuse(ops, "groups have no configs of their own")
+
+    async def _find(self, name: str) -> Topic:
+        validate_topic_name(name)
+        topics = await self._catalog.find_now([name])
+        if name not in topics:
+            raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
+        return topics[name]
+
+    def _require_own_id(self, name: str) -> None:
+        if name and not (name.isascii() and name.isdigit()):
+            raise InvalidRequest(f"Broker id must be an integer, but it is: {name[:100]}")
+        if name and name != str(self._node_id):
+            raise InvalidRequest(f"Unexpected broker id, expected {self._node_id}, but received {name[:100]}")
+
+
+def _resource_type(kind: int) -> ResourceType:
+    try:
+        return ResourceType(kind)
+    except ValueError:
+        raise InvalidRequest(f"Unknown resource type {kind}") from None
+
+
+def _refuse(ops: Sequence[ConfigOp], reason: str) -> None:
+    if ops:
+        raise InvalidConfig(f"Cannot alter {ops[0].name[:100]}: {reason}")
