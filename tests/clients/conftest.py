@@ -88,17 +88,13 @@ def make_client(request: pytest.FixtureRequest) -> Callable[[str, str], Client]:
     def make(name: str, bootstrap: str) -> Client:
         if name == "java":
             return JavaClient(bootstrap, request.getfixturevalue("java_process"))
-        return {"confluent-kafka": ConfluentKafka, "aiokafka": AioKafka, "kafka-python": KafkaPython}[name](
-            bootstrap
-        )
+        return {"confluent-kafka": ConfluentKafka, "aiokafka": AioKafka, "kafka-python": KafkaPython}[name](bootstrap)
 
     return make
 
 
 @pytest.fixture(params=CLIENTS)
-def client(
-    request: pytest.FixtureRequest, bootstrap: str, make_client: Callable[[str, str], Client]
-) -> Client:
+def client(request: pytest.FixtureRequest, bootstrap: str, make_client: Callable[[str, str], Client]) -> Client:
     """Each client in turn: a test with this fixture holds for all of them."""
     return make_client(request.param, bootstrap)
 
@@ -118,9 +114,7 @@ def run_tool(bootstrap: str) -> Callable[..., str]:
 
     def run(tool: str, *arguments: str, stdin: bytes = b"", fails: bool = False, after: bool = False) -> str:
         address = ("--bootstrap-server", bootstrap)  # a tool with subcommands wants it after them
-        done = java.run_tool(
-            tool, *((*arguments, *address) if after else (*address, *arguments)), stdin=stdin
-        )
+        done = java.run_tool(tool, *((*arguments, *address) if after else (*address, *arguments)), stdin=stdin)
         text = (done.stdout + done.stderr).decode()
         assert (done.returncode != 0) == fails, f"{tool} ended with {done.returncode}:\n{text}"
         return text if fails else done.stdout.decode()

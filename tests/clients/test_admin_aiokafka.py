@@ -88,9 +88,7 @@ async def test_configs_are_described_and_replaced(
     assert (await configs_of(aio_admin, topic))["retention.ms"] == "1000"
 
     async def replace(configs: dict[str, str]) -> int:
-        (response,) = await aio_admin.alter_configs(
-            [ConfigResource(ConfigResourceType.TOPIC, topic, configs)]
-        )
+        (response,) = await aio_admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, configs)])
         return int(response.resources[0][0])
 
     assert await replace({"max.message.bytes": "7000"}) == 0

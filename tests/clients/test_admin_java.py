@@ -24,9 +24,7 @@ def create(java_client: JavaClient) -> Callable[..., dict[str, Any]]:
     """Create one topic and return its part of the answer."""
 
     def create_one(name: str, *, validate_only: bool = False, **spec: Any) -> dict[str, Any]:
-        answer = java_client.call(
-            "create_topics", topics=[{"name": name, **spec}], validate_only=validate_only
-        )
+        answer = java_client.call("create_topics", topics=[{"name": name, **spec}], validate_only=validate_only)
         if "error" not in answer[name] and not validate_only:
             wait_for(lambda: name in java_client.call("list_topics"), wanted=True)
         return answer[name]  # type: ignore[no-any-return]
@@ -43,9 +41,7 @@ def value_of(java_client: JavaClient, topic: str, name: str) -> str:
     return configs_of(java_client, topic)[name]["value"]  # type: ignore[no-any-return]
 
 
-def alter(
-    java_client: JavaClient, topic: str, *operations: list[str | None], validate_only: bool = False
-) -> Any:
+def alter(java_client: JavaClient, topic: str, *operations: list[str | None], validate_only: bool = False) -> Any:
     (answer,) = java_client.call(
         "alter_configs", resources=[["TOPIC", topic, list(operations)]], validate_only=validate_only
     )
@@ -71,9 +67,7 @@ def test_create_topics_takes_the_brokers_defaults(create: Callable[..., Any], to
     assert (made["partitions"], made["replication_factor"]) == (1, 1)
 
 
-def test_validate_only_creates_nothing(
-    java_client: JavaClient, create: Callable[..., Any], topic: str
-) -> None:
+def test_validate_only_creates_nothing(java_client: JavaClient, create: Callable[..., Any], topic: str) -> None:
     made = create(topic, partitions=3, validate_only=True)
     assert made["partitions"] == 3
     assert topic not in java_client.call("list_topics")
@@ -115,9 +109,7 @@ def test_names_that_differ_in_dot_and_underscore_collide(create: Callable[..., A
     assert create(f"{topic}.a.b")["error"] == "InvalidTopicException"
 
 
-def test_one_refused_topic_leaves_the_others(
-    java_client: JavaClient, create: Callable[..., Any], topic: str
-) -> None:
+def test_one_refused_topic_leaves_the_others(java_client: JavaClient, create: Callable[..., Any], topic: str) -> None:
     create(topic)
     answer = java_client.call(
         "create_topics", topics=[{"name": topic}, {"name": f"{topic}.good"}, {"name": "not good"}]
@@ -154,9 +146,7 @@ def test_topics_are_deleted_by_id(java_client: JavaClient, create: Callable[...,
     wait_for(lambda: topic in java_client.call("list_topics"), wanted=False)
 
 
-def test_describe_topics_by_name_and_by_id(
-    java_client: JavaClient, create: Callable[..., Any], topic: str
-) -> None:
+def test_describe_topics_by_name_and_by_id(java_client: JavaClient, create: Callable[..., Any], topic: str) -> None:
     topic_id = create(topic, partitions=3)["topic_id"]
     broker = java_client.call("describe_cluster")["nodes"][0][0]
     expected = {
@@ -164,8 +154,7 @@ def test_describe_topics_by_name_and_by_id(
         "topic_id": topic_id,
         "is_internal": False,
         "partitions": [
-            {"partition": number, "leader": broker, "replicas": [broker], "isr": [broker]}
-            for number in range(3)
+            {"partition": number, "leader": broker, "replicas": [broker], "isr": [broker]} for number in range(3)
         ],
     }
     by_name = java_client.call("describe_topics", names=[topic, f"{topic}.never"])
@@ -258,10 +247,7 @@ def test_configs_of_an_unknown_topic_are_refused(java_client: JavaClient, topic:
 
 def test_configs_are_set_and_deleted_one_by_one(java_client: JavaClient, new_topic: NewTopic) -> None:
     topic = new_topic(retention_ms="1000", max_message_bytes="5000")
-    assert (
-        alter(java_client, topic, ["SET", "max.message.bytes", "7000"], ["DELETE", "retention.ms", None])
-        is None
-    )
+    assert alter(java_client, topic, ["SET", "max.message.bytes", "7000"], ["DELETE", "retention.ms", None]) is None
     wait_for(lambda: value_of(java_client, topic, "max.message.bytes"), "7000")
     assert configs_of(java_client, topic)["retention.ms"]["source"] == "DEFAULT_CONFIG"
 
@@ -393,9 +379,7 @@ def test_records_of_a_compacted_topic_are_not_deleted(java_client: JavaClient, n
     assert answer[f"{topic}-0"]["error"] == "PolicyViolationException"
 
 
-def test_a_record_without_key_does_not_enter_a_compacted_topic(
-    java_client: JavaClient, new_topic: NewTopic
-) -> None:
+def test_a_record_without_key_does_not_enter_a_compacted_topic(java_client: JavaClient, new_topic: NewTopic) -> None:
     topic = new_topic(cleanup_policy="compact")
     refused = java_client.process.call(
         "produce",

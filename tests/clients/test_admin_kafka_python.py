@@ -74,9 +74,7 @@ def test_partitions_are_added(kafka_admin: KafkaAdminClient, new_topic: Callable
         kafka_admin.create_partitions({topic: 3})
 
 
-def test_configs_are_described_and_altered(
-    kafka_admin: KafkaAdminClient, new_topic: Callable[..., str]
-) -> None:
+def test_configs_are_described_and_altered(kafka_admin: KafkaAdminClient, new_topic: Callable[..., str]) -> None:
     topic = new_topic(retention_ms="1000")
 
     def changed() -> dict[str, str]:
@@ -97,9 +95,7 @@ def test_configs_are_described_and_altered(
     assert (entry["config_source"], entry["config_type"]) == ("DEFAULT_CONFIG", "LONG")
 
 
-def test_the_older_alter_configs_replaces_all(
-    kafka_admin: KafkaAdminClient, new_topic: Callable[..., str]
-) -> None:
+def test_the_older_alter_configs_replaces_all(kafka_admin: KafkaAdminClient, new_topic: Callable[..., str]) -> None:
     topic = new_topic(retention_ms="1000")
     kafka_admin.alter_configs([topic_resource(topic, {"max.message.bytes": "7000"})], incremental=False)
 
@@ -111,9 +107,7 @@ def test_the_older_alter_configs_replaces_all(
     wait_for(changed, {"retention.ms": "1000", "max.message.bytes": "7000"})
 
 
-def test_records_are_deleted(
-    kafka_admin: KafkaAdminClient, bootstrap: str, new_topic: Callable[..., str]
-) -> None:
+def test_records_are_deleted(kafka_admin: KafkaAdminClient, bootstrap: str, new_topic: Callable[..., str]) -> None:
     topic = new_topic()
     KafkaPython(bootstrap).produce(topic, [Record(b"%d" % n) for n in range(10)])
     place = TopicPartition(topic, 0)
@@ -123,9 +117,7 @@ def test_records_are_deleted(
     assert kafka_admin.delete_records({place: -1})[place]["low_watermark"] == 10
 
 
-def test_offsets_are_listed(
-    kafka_admin: KafkaAdminClient, bootstrap: str, new_topic: Callable[..., str]
-) -> None:
+def test_offsets_are_listed(kafka_admin: KafkaAdminClient, bootstrap: str, new_topic: Callable[..., str]) -> None:
     topic = new_topic()
     records = [Record(b"%d" % minute, None, (), NOON + minute * 60_000) for minute in (10, 30, 20)]
     KafkaPython(bootstrap).produce(topic, records)
@@ -159,9 +151,7 @@ def test_the_cluster_its_features_and_directories(
     assert topics[0]["partitions"][0]["partition_size"] > 50_000
 
 
-def test_describe_topic_partitions_gives_a_cursor(
-    kafka_admin: KafkaAdminClient, new_topic: Callable[..., str]
-) -> None:
+def test_describe_topic_partitions_gives_a_cursor(kafka_admin: KafkaAdminClient, new_topic: Callable[..., str]) -> None:
     topic = new_topic(5)
     page = kafka_admin.describe_topic_partitions([topic], response_partition_limit=3)
     assert [one["partition_index"] for one in page["topics"][0]["partitions"]] == [0, 1, 2]

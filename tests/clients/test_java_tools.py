@@ -16,14 +16,10 @@ NOON = 1_700_000_000_000
 
 
 def test_kafka_topics(run_tool: RunTool, topic: str) -> None:
-    created = run_tool(
-        java.TOPICS, "--create", "--topic", topic, "--partitions", "2", "--config", "retention.ms=1000"
-    )
+    created = run_tool(java.TOPICS, "--create", "--topic", topic, "--partitions", "2", "--config", "retention.ms=1000")
     assert f"Created topic {topic}." in created
     described = run_tool(java.TOPICS, "--describe", "--topic", topic)
-    assert re.search(
-        rf"Topic: {topic}\s+TopicId: \S{{22}}\s+PartitionCount: 2\s+ReplicationFactor: 1", described
-    )
+    assert re.search(rf"Topic: {topic}\s+TopicId: \S{{22}}\s+PartitionCount: 2\s+ReplicationFactor: 1", described)
     assert "retention.ms=1000" in described
     assert len(re.findall(r"Partition: \d+\s+Leader: \d+\s+Replicas: \d+\s+Isr: \d+", described)) == 2
     run_tool(java.TOPICS, "--alter", "--topic", topic, "--partitions", "3")
@@ -65,9 +61,7 @@ def test_console_producer_and_consumer(run_tool: RunTool, new_topic: Callable[..
 def test_kafka_configs(run_tool: RunTool, new_topic: Callable[..., str]) -> None:
     topic = new_topic()
     entity = ("--entity-type", "topics", "--entity-name", topic)
-    run_tool(
-        java.CONFIGS, "--alter", *entity, "--add-config", "retention.ms=1000,cleanup.policy=[compact,delete]"
-    )
+    run_tool(java.CONFIGS, "--alter", *entity, "--add-config", "retention.ms=1000,cleanup.policy=[compact,delete]")
     described = run_tool(java.CONFIGS, "--describe", *entity)
     assert "retention.ms=1000 sensitive=false" in described
     assert "cleanup.policy=compact,delete" in described
@@ -96,9 +90,7 @@ def test_kafka_get_offsets(run_tool: RunTool, bootstrap: str, new_topic: Callabl
     assert offsets("--time", str(NOON + 60_000 * 11))[-1] == f"{topic}:1:1"
 
 
-def test_kafka_delete_records(
-    run_tool: RunTool, bootstrap: str, new_topic: Callable[..., str], tmp_path: Path
-) -> None:
+def test_kafka_delete_records(run_tool: RunTool, bootstrap: str, new_topic: Callable[..., str], tmp_path: Path) -> None:
     topic = new_topic()
     ConfluentKafka(bootstrap).produce(topic, [Record(b"%d" % n) for n in range(10)])
     wish = tmp_path / "delete.json"

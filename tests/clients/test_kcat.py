@@ -58,9 +58,7 @@ def test_lines_are_produced_and_consumed(kcat: Kcat, new_topic: Callable[..., st
 
 def test_headers_keys_nulls_and_times(kcat: Kcat, bootstrap: str, new_topic: Callable[..., str]) -> None:
     topic = new_topic()
-    kcat(
-        "-P", "-t", topic, "-p", "0", "-H", "a=1", "-H", "a=2", "-H", "empty=", "-k", "key", stdin=b"value\n"
-    )
+    kcat("-P", "-t", topic, "-p", "0", "-H", "a=1", "-H", "a=2", "-H", "empty=", "-k", "key", stdin=b"value\n")
     kcat("-P", "-t", topic, "-p", "0", "-Z", "-K:", stdin=b"tombstone:\n")
     headed, tombstone = ConfluentKafka(bootstrap).consume(topic, 2)
     assert (headed.key, headed.value) == (b"key", b"value")
@@ -105,9 +103,7 @@ def test_an_idempotent_producer(kcat: Kcat, bootstrap: str, new_topic: Callable[
     assert [one.value for one in ConfluentKafka(bootstrap).consume(topic, 2)] == [b"one", b"two"]
 
 
-def test_a_large_file_is_one_record(
-    kcat: Kcat, bootstrap: str, new_topic: Callable[..., str], tmp_path: Path
-) -> None:
+def test_a_large_file_is_one_record(kcat: Kcat, bootstrap: str, new_topic: Callable[..., str], tmp_path: Path) -> None:
     topic = new_topic(max_message_bytes="4000000")
     content = bytes(range(256)) * 8000
     (tmp_path / "large").write_bytes(content)

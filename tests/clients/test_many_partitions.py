@@ -45,9 +45,7 @@ def interleaved(log: Log) -> list[tuple[str, int, bytes]]:
 
 def test_java_writes_and_reads_many(java_client: JavaClient, three_topics: list[str]) -> None:
     log = expected(three_topics)
-    sent = java_client.produce_many(
-        [(topic, partition, Record(value)) for topic, partition, value in interleaved(log)]
-    )
+    sent = java_client.produce_many([(topic, partition, Record(value)) for topic, partition, value in interleaved(log)])
     assert all(isinstance(one, Sent) for one in sent)
     records = java_client.process.call(
         "consume",
@@ -55,7 +53,7 @@ def test_java_writes_and_reads_many(java_client: JavaClient, three_topics: list[
         assignment=[[topic, partition, "beginning"] for topic, partition in log],
         count=len(log) * EACH,
     )
-    received = defaultdict(list)
+    received: defaultdict[tuple[str, int], list[Any]] = defaultdict(list)
     for record in records:
         received[record["topic"], record["partition"]].append(record["offset"])
     assert received == {place: list(range(EACH)) for place in log}
@@ -67,17 +65,15 @@ def test_librdkafka_writes_and_reads_many(bootstrap: str, three_topics: list[str
     failures: list[Any] = []
     for topic, partition, value in interleaved(log):
         producer.produce(
-            topic, value, partition=partition, on_delivery=lambda error, _: error and failures.append(error)
+            topic, value, partition=partition, on_delivery=lambda error, _: failures.extend([error] if error else [])
         )
     assert producer.flush(20) == 0
     assert failures == []
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
-    consumer.assign(
-        [confluent_kafka.TopicPartition(*place, confluent_kafka.OFFSET_BEGINNING) for place in log]
-    )
-    received = defaultdict(list)
+    consumer.assign([confluent_kafka.TopicPartition(*place, confluent_kafka.OFFSET_BEGINNING) for place in log])
+    received: defaultdict[tuple[str, int], list[Any]] = defaultdict(list)
     deadline = time.monotonic() + 20
-    while sum(map(len, received.values())) < len(log) * EACH and time.monotonic() < deadline:
+    while sum(len(values) for values in received.values()) < len(log) * EACH and time.monotonic() < deadline:
         for message in consumer.consume(1000, timeout=0.2):
             assert message.error() is None
             received[message.topic(), message.partition()].append(message.value())
@@ -88,18 +84,16 @@ def test_librdkafka_writes_and_reads_many(bootstrap: str, three_topics: list[str
 def test_kafka_python_writes_and_reads_many(bootstrap: str, three_topics: list[str]) -> None:
     log = expected(three_topics)
     producer = kafka.KafkaProducer(bootstrap_servers=bootstrap, linger_ms=50)
-    futures = [
-        producer.send(topic, value, partition=partition) for topic, partition, value in interleaved(log)
-    ]
+    futures = [producer.send(topic, value, partition=partition) for topic, partition, value in interleaved(log)]
     producer.flush(20)
     assert all(future.succeeded() for future in futures)
     producer.close()
     consumer = kafka.KafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False)
     consumer.assign([kafka.TopicPartition(*place) for place in log])
     consumer.seek_to_beginning()
-    received = defaultdict(list)
+    received: defaultdict[tuple[str, int], list[Any]] = defaultdict(list)
     deadline = time.monotonic() + 20
-    while sum(map(len, received.values())) < len(log) * EACH and time.monotonic() < deadline:
+    while sum(len(values) for values in received.values()) < len(log) * EACH and time.monotonic() < deadline:
         for place, messages in consumer.poll(timeout_ms=200).items():
             received[place.topic, place.partition].extend(message.value for message in messages)
     consumer.close()
@@ -110,25 +104,22 @@ async def test_aiokafka_writes_and_reads_many(bootstrap: str, three_topics: list
     log = expected(three_topics)
     async with aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=20) as producer:
         futures = [
-            await producer.send(topic, value, partition=partition)
-            for topic, partition, value in interleaved(log)
+            await producer.send(topic, value, partition=partition) for topic, partition, value in interleaved(log)
         ]
         await asyncio.gather(*futures)
-    received = defaultdict(list)
+    received: defaultdict[tuple[str, int], list[Any]] = defaultdict(list)
     async with aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False) as consumer:
         consumer.assign([aiokafka.TopicPartition(*place) for place in log])
         await consumer.seek_to_beginning()
         async with asyncio.timeout(20):
-            while sum(map(len, received.values())) < len(log) * EACH:
+            while sum(len(values) for values in received.values()) < len(log) * EACH:
                 for place, messages in (await consumer.getmany(timeout_ms=200)).items():
                     received[place.topic, place.partition].extend(message.value for message in messages)
     assert received == log
 
 
 @pytest.mark.parametrize("idempotence", ["true", "false"])
-def test_a_refused_partition_leaves_the_others(
-    java_client: JavaClient, new_topic: NewTopic, idempotence: str
-) -> None:
+def test_a_refused_partition_leaves_the_others(java_client: JavaClient, new_topic: NewTopic, idempotence: str) -> None:
     wide, narrow = new_topic(2), new_topic(2, max_message_bytes="2000")
     big, small = Record(os.urandom(3000)), Record(b"small")
     sent = java_client.produce_many(

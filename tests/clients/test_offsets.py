@@ -27,9 +27,7 @@ def minute(value: float) -> int:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip"])
-def test_a_time_finds_the_first_record_at_or_after_it(
-    client: Client, new_topic: NewTopic, codec: Codec
-) -> None:
+def test_a_time_finds_the_first_record_at_or_after_it(client: Client, new_topic: NewTopic, codec: Codec) -> None:
     topic = new_topic()
     client.produce(topic, at_minutes(MINUTES[:3]), codec=codec)
     client.produce(topic, at_minutes(MINUTES[3:]), codec=codec)
@@ -74,9 +72,7 @@ def test_max_timestamp_is_the_record_with_the_largest_time(
     topic = new_topic()
     java_client.produce(topic, at_minutes(MINUTES), codec=codec)
     java_client.produce(topic, at_minutes([5, 39, 38]), codec=codec)
-    assert java_client.call("list_offsets", partitions=[[topic, 0, "max_timestamp"]]) == {
-        f"{topic}-0": [3, minute(40)]
-    }
+    assert java_client.call("list_offsets", partitions=[[topic, 0, "max_timestamp"]]) == {f"{topic}-0": [3, minute(40)]}
     place = TopicPartition(topic, 0)
     found = admin.list_offsets({place: OffsetSpec.max_timestamp()})[place].result(20)
     assert (found.offset, found.timestamp) == (3, minute(40))
@@ -84,9 +80,7 @@ def test_max_timestamp_is_the_record_with_the_largest_time(
 
 def test_max_timestamp_of_an_empty_partition_is_unknown(java_client: JavaClient, new_topic: NewTopic) -> None:
     topic = new_topic()
-    assert java_client.call("list_offsets", partitions=[[topic, 0, "max_timestamp"]]) == {
-        f"{topic}-0": [-1, -1]
-    }
+    assert java_client.call("list_offsets", partitions=[[topic, 0, "max_timestamp"]]) == {f"{topic}-0": [-1, -1]}
 
 
 @pytest.mark.parametrize("isolation", ["READ_UNCOMMITTED", "READ_COMMITTED"])

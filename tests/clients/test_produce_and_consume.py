@@ -82,9 +82,7 @@ def test_peculiar_records_are_rows_byte_for_byte(
 @pytest.mark.parametrize("codec", CODECS)
 def test_each_codec_is_understood(client: Client, new_topic: NewTopic, codec: Codec) -> None:
     if not has_codec(client, codec):
-        pytest.skip(
-            f"kafka-python has no {codec} here: the package python-snappy, lz4 or zstandard is missing"
-        )
+        pytest.skip(f"kafka-python has no {codec} here: the package python-snappy, lz4 or zstandard is missing")
     topic = new_topic()
     records = peculiar(client) + numbered(300, size_bytes=200)
     assert client.produce(topic, records, codec=codec) == [Sent(0, offset) for offset in range(len(records))]
@@ -132,9 +130,7 @@ def test_log_append_time_replaces_the_producers_time(client: Client, new_topic: 
     assert {one.timestamp_type for one in received} == {LOG_APPEND_TIME}
     assert all(before_ms <= one.timestamp_ms <= after_ms for one in received)
     if client.name != "confluent-kafka":  # librdkafka reports the time the application gave
-        assert [one.timestamp_ms for one in sent if isinstance(one, Sent)] == [
-            one.timestamp_ms for one in received
-        ]
+        assert [one.timestamp_ms for one in sent if isinstance(one, Sent)] == [one.timestamp_ms for one in received]
 
 
 def test_a_producer_without_a_timestamp_stamps_the_record_itself(client: Client, new_topic: NewTopic) -> None:
@@ -151,15 +147,11 @@ def test_a_time_from_the_future_is_refused(client: Client, new_topic: NewTopic) 
     """message.timestamp.after.max.ms is one hour by default."""
     topic = new_topic()
     now_ms = int(time.time() * 1000)
-    assert client.produce(topic, [Record(b"tomorrow", None, (), now_ms + 86_400_000)]) == [
-        Refused(INVALID_TIMESTAMP)
-    ]
+    assert client.produce(topic, [Record(b"tomorrow", None, (), now_ms + 86_400_000)]) == [Refused(INVALID_TIMESTAMP)]
     assert client.produce(topic, [Record(b"soon", None, (), now_ms + 600_000)]) == [Sent(0, 0)]
 
 
-def test_a_batch_over_max_message_bytes_is_refused_and_takes_no_offset(
-    client: Client, new_topic: NewTopic
-) -> None:
+def test_a_batch_over_max_message_bytes_is_refused_and_takes_no_offset(client: Client, new_topic: NewTopic) -> None:
     topic = new_topic(max_message_bytes="2000")
     assert client.produce(topic, [Record(b"fits")]) == [Sent(0, 0)]
     assert client.produce(topic, [Record(os.urandom(3000))]) == [Refused(MESSAGE_TOO_LARGE)]

@@ -23,9 +23,9 @@ NOW = 1_760_000_000_000
 # A header's name is UTF-8 without NUL, which neither a C client nor PostgreSQL's text can hold.
 names = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=12)
 data = st.none() | st.binary(max_size=64) | st.binary(min_size=1000, max_size=3000)
-headers: st.SearchStrategy[Headers] = st.lists(
-    st.tuples(names, st.none() | st.binary(max_size=40)), max_size=5
-).map(tuple)
+headers: st.SearchStrategy[Headers] = st.lists(st.tuples(names, st.none() | st.binary(max_size=40)), max_size=5).map(
+    tuple
+)
 # librdkafka takes 0 for "now".
 timestamps = st.integers(1, NOW) | st.integers(NOW - 5, NOW)
 records = st.builds(Record, value=data, key=data, headers=headers, timestamp_ms=timestamps)
@@ -41,9 +41,7 @@ class Batch:
 
 
 batches = st.lists(
-    st.builds(
-        Batch, codec=st.sampled_from(CODECS), idempotence=st.booleans(), records=st.lists(records, min_size=1)
-    ),
+    st.builds(Batch, codec=st.sampled_from(CODECS), idempotence=st.booleans(), records=st.lists(records, min_size=1)),
     min_size=1,
     max_size=3,
 )
@@ -179,9 +177,7 @@ def test_rows_and_what_is_read_from_them_are_the_records(
     def check(written: list[Batch]) -> None:
         placed = write_all(writer, topic, written)
         stored = [row for row in rows(topic) if row.offset >= placed[0][0]]
-        assert [
-            (row.offset, Record(row.value, row.key, row.headers, row.timestamp_ms)) for row in stored
-        ] == placed
+        assert [(row.offset, Record(row.value, row.key, row.headers, row.timestamp_ms)) for row in stored] == placed
         assert cold_reader.read(topic, placed[0][0], len(placed)) == placed
 
     check()

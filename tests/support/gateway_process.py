@@ -62,7 +62,7 @@ def answers_api_versions(host: str, port: int, *, timeout_s: float = 2.0) -> boo
     if len(head) < 10:
         return False
     _, correlation_id, error_code = struct.unpack(">iih", head)
-    return correlation_id == 7 and error_code == 0
+    return bool(correlation_id == 7 and error_code == 0)
 
 
 class GatewayProcess:

@@ -219,9 +219,7 @@ class ConfluentKafka:
                             message.value(),
                             tuple(message.headers() or ()),
                             timestamp_ms,
-                            LOG_APPEND_TIME
-                            if kind == confluent_kafka.TIMESTAMP_LOG_APPEND_TIME
-                            else CREATE_TIME,
+                            LOG_APPEND_TIME if kind == confluent_kafka.TIMESTAMP_LOG_APPEND_TIME else CREATE_TIME,
                         )
                     )
         finally:
@@ -435,10 +433,7 @@ class AioKafka:
         async def find_all() -> Positions:
             async with aiokafka.AIOKafkaConsumer(bootstrap_servers=self.bootstrap) as consumer:
                 place = aiokafka.TopicPartition(topic, partition)
-                found = {
-                    time_ms: (await consumer.offsets_for_times({place: time_ms}))[place]
-                    for time_ms in times_ms
-                }
+                found = {time_ms: (await consumer.offsets_for_times({place: time_ms}))[place] for time_ms in times_ms}
                 return Positions(
                     (await consumer.beginning_offsets([place]))[place],
                     (await consumer.end_offsets([place]))[place],
@@ -488,9 +483,7 @@ class JavaClient:
             },
         )
 
-    def produce_many(
-        self, records: Sequence[tuple[str, int | None, Record]], **settings: str
-    ) -> list[Sent | Refused]:
+    def produce_many(self, records: Sequence[tuple[str, int | None, Record]], **settings: str) -> list[Sent | Refused]:
         """Records of several topics and partitions in one producer, with any producer setting."""
         answers = self.process.call(
             "produce",
@@ -537,9 +530,7 @@ class JavaClient:
         }
         if fetch_max_bytes is not None:
             settings["fetch.max.bytes"] = settings["max.partition.fetch.bytes"] = str(fetch_max_bytes)
-        answers = self.process.call(
-            "consume", settings=settings, assignment=[[topic, partition, start]], count=count
-        )
+        answers = self.process.call("consume", settings=settings, assignment=[[topic, partition, start]], count=count)
         return [
             Received(
                 answer["partition"],
@@ -560,9 +551,7 @@ class JavaClient:
             partition=[topic, partition],
             times=list(times_ms),
         )
-        return Positions(
-            answer["beginning"], answer["end"], dict(zip(times_ms, answer["times"], strict=True))
-        )
+        return Positions(answer["beginning"], answer["end"], dict(zip(times_ms, answer["times"], strict=True)))
 
 
 def _received(message: Any) -> Received:
