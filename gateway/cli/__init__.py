@@ -1,4 +1,4 @@
-"""The command line: `tablewire serve`, `tablewire migrate`. A refusal is one sentence, never a traceback."""
+"""The command line: `tablewire serve`, `tablewire migrate`, `tablewire database-url`. A refusal is one sentence, never a traceback."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from gateway.cli.database_url import database_url
 from gateway.cli.migrate import migrate
 from gateway.cli.serve import serve
 
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.command()(migrate)
+app.command("database-url")(database_url)
 
 
 def _print_version(asked: bool) -> None:

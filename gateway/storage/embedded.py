@@ -85,6 +85,13 @@ class EmbeddedPostgres:
         """For the ordinary role, which owns its database and nothing else."""
         return self._url(NAME, self._password("password"), NAME)
 
+    def saved_url(self) -> str:
+        """The URL for others to use while the server runs in another process."""
+        if not (self._data_dir / "port").exists():
+            raise StartupError(f"There is no database in {self._data_dir} yet: start it with `tablewire serve`.")
+        self._port = self._saved_port()
+        return self.url
+
     @property
     def superuser_url(self) -> str:
         return self._url(SUPERUSER, self._password("superuser-password"), SUPERUSER)
