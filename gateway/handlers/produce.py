@@ -51,7 +51,11 @@ async def produce(request: Request, context: RequestContext) -> Awaitable[Tree |
 
 
 async def _begin(
-    topics: dict[Any, Topic | KafkaError], name: Any, partition: Any, request: Request, context: RequestContext
+    topics: dict[Any, Topic | KafkaError],
+    name: Any,
+    partition: Any,
+    request: Request,
+    context: RequestContext,
 ) -> Append:
     """Check one partition's batch and queue it."""
     if request.acks not in (-1, 0, 1):
@@ -72,7 +76,10 @@ async def _begin(
 async def _decode(records: bytes, topic: Topic, context: RequestContext) -> ProducedBatch:
     limits = BatchLimits(
         max_batch_bytes=topic.settings.max_message_bytes,
-        max_decompressed_bytes=topic.settings.max_decompressed_message_bytes,
+        # A topic may ask for less than the gateway allows, never for more.
+        max_decompressed_bytes=min(
+            topic.settings.max_decompressed_message_bytes, context.broker.settings.max_decompressed_message_bytes
+        ),
         allow_zstd=context.version >= FIRST_VERSION_WITH_ZSTD,
     )
     if len(records) >= DECODE_IN_THREAD_BYTES:
@@ -119,7 +126,9 @@ async def _answer(
         return None
     label = "topic_id" if named_by_id else "name"
     return {
-        "responses": [{label: name, "partition_responses": partitions} for name, partitions in responses.items()]
+        "responses": [
+            {label: name, "partition_responses": partitions} for name, partitions in responses.items()
+        ]
     }
 
 

@@ -19,6 +19,7 @@ from gateway.errors import StartupError
 from gateway.server.connection import Connection
 from gateway.server.limits import Budget
 from gateway.storage.database import Database
+from gateway.telemetry.logs import configure_logs
 
 __all__ = ["run_gateway"]
 
@@ -27,6 +28,7 @@ log = structlog.get_logger()
 
 async def run_gateway(settings: Settings, database_url: str, *, announce: Callable[[str, int], None]) -> None:
     """Serve until SIGINT or SIGTERM, then drain. `announce` is called once clients can connect."""
+    configure_logs(json=settings.log_format == "json", level=settings.log_level)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

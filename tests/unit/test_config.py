@@ -191,3 +191,9 @@ def test_settings_cannot_be_changed() -> None:
 def test_an_address_prints_as_it_was_written(text: str) -> None:
     assert str(parse_address(text)) == text
     assert parse_address("[::1]:1") == Address("::1", 1)
+
+
+def test_every_setting_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    names = [name.replace("_", ".") for name in Settings.model_fields]
+    assert [name for name in names if f"`{name}`" not in page] == []
