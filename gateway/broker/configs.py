@@ -7,8 +7,10 @@ is refused.
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from gateway.broker.catalog import Catalog, Topic
 from gateway.domain.configs import (
@@ -21,9 +23,9 @@ from gateway.domain.configs import (
     refuse_broker_ops,
 )
 from gateway.domain.topics import validate_topic_name
-from gateway.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
+from gateway.errors import InvalidConfig, InvalidRequest, KafkaError, UnknownTopicOrPartition
 
-__all__ = ["Configs", "ResourceType"]
+__all__ = ["Asked", "Configs", "ResourceType"]
 
 
 class ResourceType(enum.IntEnum):
@@ -36,20 +38,41 @@ class ResourceType(enum.IntEnum):
     GROUP = 32
 
 
+class Asked(NamedTuple):
+    """A resource to describe; `keys` narrows the answer."""
+
+    kind: int
+    name: str
+    keys: Collection[str] | None
+
+
 class Configs:
-    """Describes and alters one resource at a time."""
+    """Describes and alters resources."""
 
     def __init__(self, catalog: Catalog, broker_values: Mapping[str, str], *, node_id: int) -> None:
         self._catalog = catalog
         self._broker_values = broker_values
         self._node_id = node_id
 
-    async def describe(self, kind: int, name: str, keys: Collection[str] | None) -> list[DescribedConfig]:
-        """What is in force for a resource; `keys` narrows it."""
+    async def describe(self, asked: Sequence[Asked]) -> list[list[DescribedConfig] | KafkaError]:
+        """What is in force for each resource; one that is named twice is refused, for answers are long."""
+        times = Counter((one.kind, one.name) for one in asked)
+        topics = await self._catalog.find_now(list({name for kind, name in times if kind == ResourceType.TOPIC}))
+        described: list[list[DescribedConfig] | KafkaError] = []
+        for one in asked:
+            try:
+                if times[one.kind, one.name] > 1:
+                    raise InvalidRequest("Each resource must appear at most once.")
+                described.append(self._describe(one, topics))
+            except KafkaError as error:
+                described.append(error)
+        return described
+
+    def _describe(self, asked: Asked, topics: Mapping[str, Topic]) -> list[DescribedConfig]:
+        kind, name, keys = asked
         match _resource_type(kind):
             case ResourceType.TOPIC:
-                topic = await self._find(name)
-                return describe_topic(topic.overrides, self._broker_values, keys)
+                return describe_topic(_require(name, topics).overrides, self._broker_values, keys)
             case ResourceType.BROKER:
                 self._require_own_id(name)
                 # The empty name asks for dynamic defaults of all brokers: there are none.
@@ -71,7 +94,7 @@ class Configs:
             case ResourceType.TOPIC:
                 if not name:
                     raise InvalidRequest("Default topic resources are not allowed.")
-                topic = await self._find(name)
+                topic = _require(name, await self._catalog.find_now([name]))
                 if replaces_all:
                     pairs = [(op.name, op.value) for op in ops]
                     await self._catalog.change_configs(
@@ -91,18 +114,18 @@ class Configs:
             case ResourceType.GROUP:
                 _refuse(ops, "groups have no configs of their own")
 
-    async def _find(self, name: str) -> Topic:
-        validate_topic_name(name)
-        topics = await self._catalog.find_now([name])
-        if name not in topics:
-            raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
-        return topics[name]
-
     def _require_own_id(self, name: str) -> None:
         if name and not (name.isascii() and name.isdigit()):
             raise InvalidRequest(f"Broker id must be an integer, but it is: {name[:100]}")
         if name and name != str(self._node_id):
             raise InvalidRequest(f"Unexpected broker id, expected {self._node_id}, but received {name[:100]}")
+
+
+def _require(name: str, topics: Mapping[str, Topic]) -> Topic:
+    validate_topic_name(name)
+    if name not in topics:
+        raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
+    return topics[name]
 
 
 def _resource_type(kind: int) -> ResourceType:

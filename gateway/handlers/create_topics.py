@@ -5,13 +5,19 @@ v4 defaults by -1 · v5 flexible, tells what was made (KIP-525) · v7 tells the 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.broker.catalog import Topic
 from gateway.domain.configs import describe_topic, validate_topic_configs
-from gateway.domain.topics import NewTopic, decide_new_topic, require_partitions_per_request
+from gateway.domain.topics import (
+    USE_DEFAULT,
+    NewTopic,
+    collision_key,
+    decide_new_topic,
+    require_partitions_per_request,
+)
 from gateway.errors import InvalidRequest, KafkaError, TopicAlreadyExists
 from gateway.handlers.registry import Deadline, RequestContext, error_fields, handles, outcome
 from gateway.protocol.messages import ApiKey, Request, Tree, milliseconds
@@ -21,25 +27,32 @@ from gateway.protocol.messages import ApiKey, Request, Tree, milliseconds
 async def create_topics(request: Request, context: RequestContext) -> Tree:
     deadline = Deadline(milliseconds(request.timeout))
     times = Counter(topic.name for topic in request.topics)
-    colliding = await outcome(_find_colliding(request, context))
+    in_the_way = await outcome(_find_colliding(request, context))
     answers = []
     for topic in {topic.name: topic for topic in request.topics}.values():
-        if isinstance(colliding, KafkaError):
-            answers.append(_refused(topic.name, colliding))
-        elif times[topic.name] > 1:
+        if isinstance(in_the_way, KafkaError):
+            answers.append(_refused(topic.name, in_the_way))
+            continue
+        if times[topic.name] > 1:
             answers.append(_refused(topic.name, InvalidRequest("Duplicate topic name.")))
-        else:
-            made = _create(topic, context, deadline, existing=colliding, validate_only=request.validate_only)
-            answers.append(_answer(topic.name, await outcome(made), context))
+            continue
+        existing = in_the_way[collision_key(topic.name)]
+        made = await outcome(_create(topic, context, deadline, existing=existing, validate_only=request.validate_only))
+        answers.append(_answer(topic.name, made, context))
+        if not isinstance(made, KafkaError):
+            existing.append(topic.name)
     return {"topics": answers}
 
 
-async def _find_colliding(request: Request, context: RequestContext) -> list[str]:
-    """Refuse a request that is too large as a whole, else find the names in its topics' way."""
+async def _find_colliding(request: Request, context: RequestContext) -> dict[str, list[str]]:
+    """Refuse a request that is too large as a whole, else find the names in its topics' way, by collision key."""
     default = context.broker.settings.num_partitions
     counts = (len(topic.assignments) or topic.num_partitions for topic in request.topics)
-    require_partitions_per_request(sum(default if count == -1 else max(0, count) for count in counts))
-    return await context.broker.catalog.find_colliding(topic.name for topic in request.topics)
+    require_partitions_per_request(sum(default if count == USE_DEFAULT else max(1, count) for count in counts))
+    found: dict[str, list[str]] = defaultdict(list)
+    for name in await context.broker.catalog.find_colliding(topic.name for topic in request.topics):
+        found[collision_key(name)].append(name)
+    return found
 
 
 async def _create(

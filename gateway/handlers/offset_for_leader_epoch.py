@@ -5,6 +5,7 @@ v3 replica id · v4 flexible · nothing is ever truncated here: the one epoch of
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from gateway.broker.catalog import Topic
@@ -12,45 +13,47 @@ from gateway.broker.reads import check_leader_epoch
 from gateway.errors import ErrorCode, KafkaError, UnknownTopicOrPartition
 from gateway.handlers.registry import RequestContext, handles, outcome
 from gateway.protocol.messages import ApiKey, Request, Tree
-
-UNDEFINED = (-1, -1)
+from gateway.storage.keys import PartitionKey
+from gateway.storage.log import PartitionState
 
 
 @handles(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=range(2, 5))
 async def offset_for_leader_epoch(request: Request, context: RequestContext) -> Tree:
-    found = await context.find_topics([topic.topic for topic in request.topics], by_id=False)
+    topics = await context.find_topics([topic.topic for topic in request.topics], by_id=False)
+    wanted = [
+        topic.partition(partition.partition)
+        for asked in request.topics
+        for partition in asked.partitions
+        if isinstance(topic := topics[asked.topic], Topic) and 0 <= partition.partition < topic.partition_count
+    ]
+    states = await outcome(context.broker.offsets.load(wanted))
     return {
         "topics": [
             {
                 "topic": asked.topic,
-                "partitions": [
-                    await _partition(found[asked.topic], partition, context) for partition in asked.partitions
-                ],
+                "partitions": [_find_end(topics[asked.topic], partition, states) for partition in asked.partitions],
             }
             for asked in request.topics
         ]
     }
 
 
-async def _partition(topic: Topic | KafkaError, partition: Any, context: RequestContext) -> Tree:
-    end = await outcome(_find_end(topic, partition, context))
-    leader_epoch, end_offset = UNDEFINED if isinstance(end, KafkaError) else end
-    return {
-        "error_code": end.code if isinstance(end, KafkaError) else ErrorCode.none,
-        "partition": partition.partition,
-        "leader_epoch": leader_epoch,
-        "end_offset": end_offset,
-    }
-
-
-async def _find_end(topic: Topic | KafkaError, partition: Any, context: RequestContext) -> tuple[int, int]:
+def _find_end(
+    topic: Topic | KafkaError, partition: Any, states: Mapping[PartitionKey, PartitionState] | KafkaError
+) -> Tree:
     """The epoch asked for and where it ends; undefined for any but the current one."""
-    if isinstance(topic, KafkaError):
-        raise topic
-    key = topic.partition(partition.partition)
-    states = await context.broker.offsets.load([key])
-    if key not in states:
-        raise UnknownTopicOrPartition(f"partition {partition.partition} of topic {topic.name} does not exist")
-    state = states[key]
-    check_leader_epoch(partition.current_leader_epoch, current=state.leader_epoch)
-    return (state.leader_epoch, state.next_offset) if partition.leader_epoch == state.leader_epoch else UNDEFINED
+    answer = {"error_code": ErrorCode.none, "partition": partition.partition, "leader_epoch": -1, "end_offset": -1}
+    try:
+        if isinstance(topic, KafkaError):
+            raise topic
+        if isinstance(states, KafkaError):
+            raise states
+        state = states.get(topic.partition(partition.partition))
+        if state is None:
+            raise UnknownTopicOrPartition(f"topic {topic.name} has no partition {partition.partition}")
+        check_leader_epoch(partition.current_leader_epoch, current=state.leader_epoch)
+    except KafkaError as error:
+        return {**answer, "error_code": error.code}
+    if partition.leader_epoch != state.leader_epoch:
+        return answer
+    return {**answer, "leader_epoch": state.leader_epoch, "end_offset": state.next_offset}

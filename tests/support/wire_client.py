@@ -71,3 +71,21 @@ def _build(data_class: Any, fields: dict[str, Any], version: int) -> Any:
         else:
             values[name] = value
     return data_class(version=version, **values)
+
+
+def new_topic_entry(name: str, partitions: int = 1, **configs: str | None) -> dict[str, Any]:
+    return {
+        "name": name,
+        "num_partitions": partitions,
+        "replication_factor": -1,
+        "assignments": [],
+        "configs": [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()],
+    }
+
+
+def partition_count(wire: WireClient, name: str) -> int:
+    """0 when there is no such topic."""
+    answer = wire.call(
+        "DescribeTopicPartitions", 0, topics=[{"name": name}], response_partition_limit=2000, cursor=None
+    )
+    return len(answer["topics"][0]["partitions"])
