@@ -27,14 +27,10 @@ TABLE_WIDTH = 150
 
 def main(
     *,
-    repetitions: Annotated[
-        int | None, typer.Option(min=1, max=100, help="How often everything is measured.")
-    ] = None,
+    repetitions: Annotated[int | None, typer.Option(min=1, max=100, help="How often everything is measured.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A smoke run: few records, once.")] = False,
     size: Annotated[list[int] | None, typer.Option(help="Only records of this size (100, 1024).")] = None,
-    partitions: Annotated[
-        list[int] | None, typer.Option(help="Only topics of so many partitions (1, 6).")
-    ] = None,
+    partitions: Annotated[list[int] | None, typer.Option(help="Only topics of so many partitions (1, 6).")] = None,
     java: Annotated[bool, typer.Option(help="Measure with the Java client too.")] = True,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all numbers to this file.")] = None,
     markdown_file: Annotated[

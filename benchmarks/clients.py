@@ -115,9 +115,7 @@ class JavaClient:
 
 def parse_producer_performance(output: str) -> tuple[float, Percentiles]:
     """Records per second and latencies of the steady state, which the tool prints last."""
-    summaries = re.findall(
-        r"records sent, ([\d.]+) records/sec .*? (\d+) ms 50th, .*? (\d+) ms 99th,", output
-    )
+    summaries = re.findall(r"records sent, ([\d.]+) records/sec .*? (\d+) ms 50th, .*? (\d+) ms 99th,", output)
     if not summaries:
         raise ClientFailed(f"ProducerPerformance printed no summary:\n{output}")
     rate, p50, p99 = summaries[-1]
@@ -128,13 +126,9 @@ def _output(command: list[Any]) -> str:
     """What the program printed; ClientFailed if it did not end well or in time."""
     words = list(map(str, command))
     try:
-        done = subprocess.run(
-            words, cwd=REPOSITORY, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-        )
+        done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         raise ClientFailed(f"{' '.join(words)} did not end in {TIMEOUT_S:.0f} s") from None
     if done.returncode != 0:
-        raise ClientFailed(
-            f"{' '.join(words)} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-2000:]}"
-        )
+        raise ClientFailed(f"{' '.join(words)} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-2000:]}")
     return done.stdout

@@ -77,6 +77,4 @@ def _encode_run(shape: Shape, *, topic_id: int, partition: int, offsets: range) 
     for index, value in enumerate(islice(cycle(payloads(shape.record_bytes)), len(offsets))):
         builder.append(index, now_ms, None, value, [])
     batch = decode_produced(bytes(builder.build()), _LIMITS)
-    return copy_rows(
-        batch, topic_id=topic_id, partition=partition, base_offset=offsets.start, log_append_time_ms=None
-    )
+    return copy_rows(batch, topic_id=topic_id, partition=partition, base_offset=offsets.start, log_append_time_ms=None)

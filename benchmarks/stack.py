@@ -133,9 +133,7 @@ class Stack:
         self._database.execute(statement("topics/delete_topic"), parameters)
         deadline = time.monotonic() + DROP_TIMEOUT_S
         while time.monotonic() < deadline:
-            if self._database.execute(statement("housekeeping/drop_storage"), parameters).fetchone() == (
-                True,
-            ):
+            if self._database.execute(statement("housekeeping/drop_storage"), parameters).fetchone() == (True,):
                 return
         raise StackFailed(f"The storage of {topic.name} could not be dropped in {DROP_TIMEOUT_S:.0f} s.")
 

@@ -19,9 +19,7 @@ class Shape:
     partitions: int
 
     def __str__(self) -> str:
-        size = (
-            f"{self.record_bytes // 1024} KiB" if self.record_bytes % 1024 == 0 else f"{self.record_bytes} B"
-        )
+        size = f"{self.record_bytes // 1024} KiB" if self.record_bytes % 1024 == 0 else f"{self.record_bytes} B"
         return f"{size} × {self.partitions}"
 
 
@@ -35,15 +33,11 @@ class Workload:
     latency_rate: int
     """Records per second."""
     latency_seconds: int
-    shapes: tuple[Shape, ...] = tuple(
-        Shape(size, count) for size in RECORD_SIZES for count in PARTITION_COUNTS
-    )
+    shapes: tuple[Shape, ...] = tuple(Shape(size, count) for size in RECORD_SIZES for count in PARTITION_COUNTS)
     latency_shape: Shape = Shape(1024, 6)
 
 
-DEFAULT = Workload(
-    repetitions=5, records={100: 200_000, 1024: 100_000}, latency_rate=1000, latency_seconds=10
-)
+DEFAULT = Workload(repetitions=5, records={100: 300_000, 1024: 150_000}, latency_rate=1000, latency_seconds=10)
 QUICK = Workload(repetitions=1, records={100: 10_000, 1024: 5_000}, latency_rate=1000, latency_seconds=2)
 
 
