@@ -44,8 +44,9 @@ async def _topics(request: Request, context: RequestContext) -> list[Tree]:
             return [_topic(topic, context) for topic in await catalog.list_all()]
         except DATABASE_ERRORS:
             return []  # there is no place for an error; the client keeps what it knows and asks again
-    names = [topic.name for topic in request.topics if topic.name is not None]
-    ids = [topic.topic_id for topic in request.topics if topic.name is None]
+    # Java names a topic by id with an empty name beside it, others with none.
+    ids = [topic_id for topic in request.topics if (topic_id := field(topic, "topic_id", None)) is not None]
+    names = [topic.name or "" for topic in request.topics if field(topic, "topic_id", None) is None]
     try:
         by_name = await catalog.find_now(names)
         by_id = await catalog.find_by_uuid(ids) if ids else {}

@@ -91,11 +91,9 @@ def decode_request(frame: bytes, header: RequestHeader) -> tuple[str | None, Req
     try:
         frame = scan_request(request_class, frame)
         head, size = read_header(frame, 0)
-        body, body_size = read_body(frame, size)
+        body, _ = read_body(frame, size)
     except (OutOfBounds, DecodeError, OutOfBoundValue, ValueError, OverflowError) as error:
         raise MalformedRequest(str(error) or type(error).__name__) from error
-    if size + body_size != len(frame):
-        raise MalformedRequest(f"{len(frame) - size - body_size} bytes follow the request")
     return head.client_id, body
 
 

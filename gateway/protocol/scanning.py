@@ -105,14 +105,12 @@ Step = Callable[[_Cursor], None]
 
 def scan_request(request: type, data: bytes) -> bytes:
     """The request without tagged fields that nobody here knows; OutOfBounds unless every length and count in
-    its header and body holds and nothing follows."""
+    its header and body holds. Bytes after it are ignored, as Kafka does: librdkafka sends some."""
     cursor = _Cursor(data, 8)  # key, version and correlation id, which have been read
     _short_string(cursor)  # the client id has the old form in every version
     if request.__header_schema__.__flexible__:  # type: ignore[attr-defined]
         _tags({})(cursor)
     _entity(request)[0](cursor)
-    if cursor.position != cursor.end:
-        raise OutOfBounds(f"{cursor.end - cursor.position} bytes follow the request")
     return cursor.without_cuts(0, cursor.end, first_cut=0) if cursor.cuts else data
 
 
