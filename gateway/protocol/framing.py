@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-__all__ = ["FrameReader", "MalformedFrame", "frame"]
+__all__ = ["LENGTH_BYTES", "FrameReader", "MalformedFrame", "frame"]
 
 LENGTH_BYTES = 4
 
@@ -18,39 +18,43 @@ class FrameReader:
 
     def __init__(self, *, max_bytes: int) -> None:
         self._max_bytes = max_bytes
+        self._length = b""  # of the next frame, as far as it has arrived
         self._parts: list[bytes] = []
-        self._held_bytes = 0
-        self._wanted_bytes = LENGTH_BYTES
+        self._missing_bytes = 0
 
     @property
     def is_inside_a_frame(self) -> bool:
-        return self._held_bytes > 0
+        return self._missing_bytes > 0 or bool(self._length)
 
     def feed(self, data: bytes) -> list[bytes]:
         """Take what arrived; return the frames it completes, without their length."""
-        self._parts.append(data)
-        self._held_bytes += len(data)
-        if self._held_bytes < self._wanted_bytes:
-            return []
-        held = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         frames, position = [], 0
-        while True:
-            if len(held) - position < LENGTH_BYTES:
-                self._wanted_bytes = LENGTH_BYTES
-                break
-            (size,) = struct.unpack_from(">i", held, position)
-            if not 0 < size <= self._max_bytes:
-                raise MalformedFrame(f"a frame of {size} bytes; 1 to {self._max_bytes} are allowed")
-            end = position + LENGTH_BYTES + size
-            if len(held) < end:
-                self._wanted_bytes = end - position
-                break
-            frames.append(held[position + LENGTH_BYTES : end])
-            position = end
-        rest = held[position:]
-        self._parts = [rest] if rest else []
-        self._held_bytes = len(rest)
+        while position < len(data):
+            if not self._missing_bytes:
+                start = position
+                position += LENGTH_BYTES - len(self._length)
+                self._length += data[start:position]
+                if len(self._length) < LENGTH_BYTES:
+                    break
+                self._missing_bytes = self._announced()
+                self._length = b""
+            part = data[position : position + self._missing_bytes]
+            position += self._missing_bytes
+            self._missing_bytes -= len(part)
+            if self._missing_bytes:
+                self._parts.append(part)
+            elif self._parts:
+                frames.append(b"".join((*self._parts, part)))
+                self._parts = []
+            else:
+                frames.append(part)
         return frames
+
+    def _announced(self) -> int:
+        (size,) = struct.unpack(">i", self._length)
+        if not 0 < size <= self._max_bytes:
+            raise MalformedFrame(f"a frame of {size} bytes; 1 to {self._max_bytes} are allowed")
+        return int(size)
 
 
 def frame(*parts: bytes) -> bytes:

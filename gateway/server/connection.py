@@ -1,7 +1,7 @@
 """One client connection: frames in, answers out in the order of the requests.
 
 Two tasks: one begins requests in order, one answers them in order, so that many may be in flight.
-Reading stops while this connection or all together hold more than they may.
+Reading and beginning stop while this connection or all together hold more than they may.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import structlog
 
 from gateway.broker.broker import Broker
 from gateway.config import Settings
-from gateway.protocol.framing import FrameReader, MalformedFrame
+from gateway.protocol.framing import LENGTH_BYTES, FrameReader, MalformedFrame
 from gateway.protocol.messages import MalformedRequest
-from gateway.server.dispatch import Pending, begin, finish
+from gateway.server.dispatch import Pending, begin
 from gateway.server.limits import Budget
 from gateway.telemetry.metrics import CONNECTIONS, MALFORMED, UNEXPECTED
 
@@ -39,10 +39,12 @@ class Connection(asyncio.Protocol):
         self._begun: deque[tuple[Pending, int]] = deque()
         self._has_arrived = asyncio.Event()
         self._has_begun = asyncio.Event()
+        self._has_answered = asyncio.Event()
         self._may_write = asyncio.Event()
         self._may_write.set()
         self._is_quiet = asyncio.Event()
         self._is_quiet.set()
+        self._is_lost = asyncio.Event()
         self._held_bytes = 0
         self._unanswered = 0
         self._is_paused = False
@@ -66,7 +68,10 @@ class Connection(asyncio.Protocol):
             return
         self._connections.add(self)
         CONNECTIONS.inc()
-        self._tasks = [asyncio.create_task(self._begin_requests()), asyncio.create_task(self._answer_requests())]
+        self._tasks = [
+            asyncio.create_task(self._begin_requests()),
+            asyncio.create_task(self._answer_requests()),
+        ]
         self._watch()
 
     def data_received(self, data: bytes) -> None:
@@ -92,6 +97,7 @@ class Connection(asyncio.Protocol):
         self._may_write.clear()
 
     def resume_writing(self) -> None:
+        self._last_active = self._loop.time()
         self._may_write.set()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -102,10 +108,13 @@ class Connection(asyncio.Protocol):
             task.cancel()
         if self._watchdog is not None:
             self._watchdog.cancel()
-        self._budget.forget(self._resume_if_free)
+        for pending, _ in self._begun:
+            pending.abandon()
+        self._budget.forget(self)
         self._budget.give_back(self._held_bytes)
         self._held_bytes = 0
         self._is_quiet.set()
+        self._is_lost.set()
 
     # --- requests in order --------------------------------------------------------------------
 
@@ -113,16 +122,20 @@ class Connection(asyncio.Protocol):
         while True:
             await self._has_arrived.wait()
             while self._arrived:
+                while self._begun and (self._begun_is_full() or self._budget.is_full):
+                    self._has_answered.clear()
+                    await self._has_answered.wait()
                 content = self._arrived.popleft()
                 try:
                     pending = await begin(content, self._broker)
                 except MalformedRequest as error:
                     self._close_malformed(str(error))
                     return
-                except Exception:
-                    self._close_unexpected()
+                except Exception as error:  # noqa: BLE001 - whatever it was, only this client is to suffer
+                    self._close_unexpected(error)
                     return
-                self._begun.append((pending, len(content) + 4))
+                self._hold(pending.size_bytes)
+                self._begun.append((pending, len(content) + LENGTH_BYTES + pending.size_bytes))
                 self._has_begun.set()
             self._has_arrived.clear()
 
@@ -130,23 +143,27 @@ class Connection(asyncio.Protocol):
         while True:
             await self._has_begun.wait()
             while self._begun:
-                pending, size_bytes = self._begun.popleft()
+                pending, size_bytes = self._begun[0]
                 try:
-                    response = await finish(pending)
-                except Exception:
-                    self._close_unexpected()
+                    response = await pending.response()
+                except Exception as error:  # noqa: BLE001
+                    self._close_unexpected(error)
                     return
                 if response is not None:
                     # A response counts too until the peer has taken it.
-                    self._hold(len(response))
+                    waiting_bytes = len(response) - pending.size_bytes
+                    self._hold(waiting_bytes)
                     self._transport.write(response)
+                    self._last_active = self._loop.time()
                     await self._may_write.wait()
-                    size_bytes += len(response)
+                    size_bytes += waiting_bytes
+                self._begun.popleft()
                 self._release(size_bytes)
                 self._unanswered -= 1
+                self._has_answered.set()
                 if self._unanswered == 0:
                     self._is_quiet.set()
-                self._resume_if_free()
+                self.resume_if_free()
             self._has_begun.clear()
 
     # --- limits -------------------------------------------------------------------------------
@@ -175,21 +192,43 @@ class Connection(asyncio.Protocol):
             or (self._unanswered > 0 and self._held_bytes >= self._settings.connection_max_inflight_bytes)
         )
 
+    def _begun_is_full(self) -> bool:
+        """Thousands of small requests may arrive in one piece; their answers must not all be made at once."""
+        return (
+            len(self._begun) >= self._settings.connection_max_inflight_requests
+            or self._held_bytes >= self._settings.connection_max_inflight_bytes
+        )
+
+    def _may_read(self) -> bool:
+        if self._is_full():
+            return False
+        if not self._budget.is_full:
+            return True
+        if self._unanswered > 0:
+            return False  # the answers will make room
+        # Of those that are in the middle of a frame one at a time goes on, so that frames which fill the budget
+        # while none of them is complete do not wait for each other.
+        return not self._frames.is_inside_a_frame or self._budget.lets_through(self)
+
     def _pause_if_full(self) -> None:
-        is_crowded = self._budget.is_full and self._unanswered > 0
-        if not self._is_paused and (is_crowded or self._is_full()):
+        if self._unanswered > 0 or not self._frames.is_inside_a_frame:
+            self._budget.end_passage(self)
+        if not self._is_paused and not self._may_read():
             self._is_paused = True
             self._transport.pause_reading()
-            if is_crowded:
-                self._budget.call_when_free(self._resume_if_free)
+            self._budget.call_when_free(self)
 
-    def _resume_if_free(self) -> None:
-        if self._is_paused and not self._is_draining and not self._is_full():
-            if self._budget.is_full and self._unanswered > 0:
-                self._budget.call_when_free(self._resume_if_free)
-                return
-            self._is_paused = False
-            self._transport.resume_reading()
+    def resume_if_free(self) -> None:
+        """There is room again, of this connection's own or of all together."""
+        if not self._is_paused or self._is_draining or self._transport.is_closing():
+            return
+        if not self._may_read():
+            self._budget.call_when_free(self)
+            return
+        self._is_paused = False
+        if self._frame_started is not None:  # the peer could not go on meanwhile
+            self._frame_started = self._loop.time()
+        self._transport.resume_reading()
 
     def _watch(self) -> None:
         """Close a connection that idles, or that takes too long over one frame."""
@@ -201,21 +240,23 @@ class Connection(asyncio.Protocol):
         if self._frame_started is not None and not self._is_paused and now - self._frame_started > frame_seconds:
             self._close_malformed(f"a frame was not complete after {frame_seconds:g} s")
             return
-        if self._unanswered == 0 and now - self._last_active > idle_seconds:
+        is_stuck = not self._may_write.is_set()  # the peer takes nothing, so nothing can be answered
+        if (self._unanswered == 0 or is_stuck) and now - self._last_active > idle_seconds:
             log.debug("idle connection closed", peer=self.peer)
-            self._transport.close()
+            self._transport.abort()
             return
         self._watchdog = self._loop.call_later(min(frame_seconds, idle_seconds) / 4, self._watch)
 
     # --- the end ------------------------------------------------------------------------------
 
     async def drain(self) -> None:
-        """Take no more requests, answer those that came, then close."""
+        """Take no more requests, answer those that came, then close; returns when the peer has the answers."""
         self._is_draining = True
-        if not self._transport.is_closing():
+        if not self._transport.is_closing() and not self._is_paused:
             self._transport.pause_reading()
         await self._is_quiet.wait()
         self._transport.close()
+        await self._is_lost.wait()
 
     def abort(self) -> None:
         self._transport.abort()
@@ -225,7 +266,7 @@ class Connection(asyncio.Protocol):
         log.warning("connection closed: not a request", peer=self.peer, reason=reason)
         self._transport.abort()
 
-    def _close_unexpected(self) -> None:
+    def _close_unexpected(self, error: Exception) -> None:
         UNEXPECTED.inc()
-        log.exception("connection closed: a request failed", peer=self.peer)
+        log.error("connection closed: a request failed", peer=self.peer, exc_info=error)
         self._transport.abort()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Coroutine, Mapping
 
 from gateway.broker.broker import Broker
 from gateway.errors import ErrorCode
@@ -21,18 +21,41 @@ from gateway.protocol.messages import (
 )
 from gateway.telemetry.metrics import REQUESTS
 
-__all__ = ["Pending", "begin", "finish"]
+__all__ = ["Pending", "begin"]
 
 
 class Pending:
-    """A request that was begun: what `finish` needs to answer it."""
+    """A request that was begun: its response, or what becomes it."""
 
-    __slots__ = ("answer", "header", "version")
+    __slots__ = ("_answer", "_header", "_response", "_version")
 
     def __init__(self, header: RequestHeader, answer: Answer, *, version: int) -> None:
-        self.header = header
-        self.answer = answer
-        self.version = version
+        self._header = header
+        self._version = version
+        # A tree takes more memory than its bytes, and only bytes are counted.
+        self._response = self._encode(answer) if isinstance(answer, Mapping) else None
+        self._answer = None if isinstance(answer, Mapping) else answer
+
+    @property
+    def size_bytes(self) -> int:
+        """What is held already of the response."""
+        return 0 if self._response is None else len(self._response)
+
+    async def response(self) -> bytes | None:
+        """The response frame, once there is one; None where the client wants none."""
+        if self._answer is not None:
+            answer, self._answer = self._answer, None
+            tree = await answer
+            self._response = None if tree is None else self._encode(tree)
+        return self._response
+
+    def abandon(self) -> None:
+        """Nobody will ask for the response any more."""
+        if isinstance(self._answer, Coroutine):
+            self._answer.close()
+
+    def _encode(self, tree: Tree) -> bytes:
+        return frame(encode_response(self._header, tree, version=self._version))
 
 
 async def begin(content: bytes, broker: Broker) -> Pending:
@@ -47,12 +70,3 @@ async def begin(content: bytes, broker: Broker) -> Pending:
     REQUESTS.labels(handler.api_key.name.lower(), str(header.version)).inc()
     context = RequestContext(header.version, client_id, broker)
     return Pending(header, await handler.function(request, context), version=header.version)
-
-
-async def finish(pending: Pending) -> bytes | None:
-    """The response frame, once there is one; None where the client wants none."""
-    answer = pending.answer
-    tree: Tree | None = await answer if isinstance(answer, Awaitable) else answer
-    if tree is None:
-        return None
-    return frame(encode_response(pending.header, tree, version=pending.version))

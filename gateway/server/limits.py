@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
-__all__ = ["Budget"]
+__all__ = ["Budget", "Reader"]
+
+
+class Reader(Protocol):
+    """Who reads requests, and stops while there is no room for them."""
+
+    def resume_if_free(self) -> None: ...
 
 
 class Budget:
@@ -13,7 +19,8 @@ class Budget:
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._used_bytes = 0
-        self._waiting: dict[Callable[[], None], None] = {}
+        self._waiting: dict[Reader, None] = {}
+        self._let_through: Reader | None = None
 
     @property
     def used_bytes(self) -> int:
@@ -28,13 +35,29 @@ class Budget:
 
     def give_back(self, size_bytes: int) -> None:
         self._used_bytes -= size_bytes
-        if self._waiting and not self.is_full:
-            waiting, self._waiting = self._waiting, {}
-            for resume in waiting:
-                resume()
+        if not self.is_full:
+            self._call_waiting()
 
-    def call_when_free(self, resume: Callable[[], None]) -> None:
-        self._waiting[resume] = None
+    def call_when_free(self, reader: Reader) -> None:
+        self._waiting[reader] = None
 
-    def forget(self, resume: Callable[[], None]) -> None:
-        self._waiting.pop(resume, None)
+    def lets_through(self, reader: Reader) -> bool:
+        """Whether this one may read on although the budget is full: one at a time, until its frame is complete."""
+        if self._let_through is None:
+            self._let_through = reader
+        return self._let_through is reader
+
+    def end_passage(self, reader: Reader) -> None:
+        """The frame is complete, or never will be: the next one may go on."""
+        if self._let_through is reader:
+            self._let_through = None
+            self._call_waiting()
+
+    def forget(self, reader: Reader) -> None:
+        self._waiting.pop(reader, None)
+        self.end_passage(reader)
+
+    def _call_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for reader in waiting:
+            reader.resume_if_free()
