@@ -23,7 +23,7 @@ from sqlalchemy import (
     Uuid,
     text,
 )
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
 metadata = MetaData(schema="kafka")
 
@@ -127,4 +127,79 @@ producer_sequences = Table(
     Column("base_offsets", ARRAY(BigInteger), nullable=False),
     Column("timestamps_ms", ARRAY(BigInteger), nullable=False),
     Index("producer_sequences_partition", "topic_id", "partition_id"),
+)
+
+brokers = Table(
+    "brokers",
+    metadata,
+    Column("epoch", BigInteger, nullable=False),
+    Column("started_at", TimestampTz, nullable=False, server_default=Now),
+    Column("heartbeat_at", TimestampTz, nullable=False, server_default=Now),
+    Column("broker_id", Integer, CheckConstraint("broker_id >= 0"), primary_key=True, autoincrement=False),
+    Column("port", Integer, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("http_address", Text),
+)
+
+groups = Table(
+    "groups",
+    metadata,
+    Column("coordinator_epoch", BigInteger, nullable=False, server_default=text("0")),
+    Column("created_at", TimestampTz, nullable=False, server_default=Now),
+    Column("state_changed_at", TimestampTz, nullable=False, server_default=Now),
+    Column("coordinator_id", Integer),
+    Column("generation", Integer, nullable=False, server_default=text("0")),
+    Column("assignment_epoch", Integer, nullable=False, server_default=text("0")),
+    Column("group_id", Text(collation="C"), primary_key=True),
+    Column(
+        "group_type",
+        Text,
+        CheckConstraint("group_type IN ('classic', 'consumer')"),
+        nullable=False,
+        server_default=text("'classic'"),
+    ),
+    Column("state", Text, nullable=False, server_default=text("'Empty'")),
+    Column("protocol_type", Text),
+    Column("protocol_name", Text),
+    Column("leader_id", Text),
+)
+
+group_members = Table(
+    "group_members",
+    metadata,
+    Column("joined_at", TimestampTz, nullable=False, server_default=Now),
+    Column("session_timeout_ms", Integer, nullable=False),
+    Column("rebalance_timeout_ms", Integer, nullable=False),
+    Column("member_epoch", Integer, nullable=False, server_default=text("0")),
+    Column("previous_member_epoch", Integer, nullable=False, server_default=text("0")),
+    Column("group_id", ForeignKey(groups.c.group_id, ondelete="CASCADE"), primary_key=True),
+    Column("member_id", Text(collation="C"), primary_key=True),
+    Column("instance_id", Text(collation="C")),
+    Column("client_id", Text, nullable=False, server_default=text("''")),
+    Column("client_host", Text, nullable=False, server_default=text("''")),
+    Column("rack_id", Text),
+    Column("member_state", Text),
+    Column("subscribed_topics", ARRAY(Text)),
+    Column("subscribed_regex", Text),
+    Column("server_assignor", Text),
+    Column("protocol_names", ARRAY(Text)),
+    Column("protocol_metadata", ARRAY(LargeBinary)),
+    Column("assignment", LargeBinary),
+    Column("assigned_partitions", JSONB),
+    Column("revoking_partitions", JSONB),
+    Column("target_partitions", JSONB),
+)
+
+consumer_offsets = Table(
+    "consumer_offsets",
+    metadata,
+    Column("committed_offset", BigInteger, CheckConstraint("committed_offset >= 0"), nullable=False),
+    Column("committed_at", TimestampTz, nullable=False, server_default=Now),
+    Column("expires_at", TimestampTz),
+    Column("topic_id", ForeignKey(topics.c.topic_id, ondelete="CASCADE"), primary_key=True),
+    Column("partition", Integer, CheckConstraint("partition >= 0"), primary_key=True),
+    Column("leader_epoch", Integer),
+    Column("group_id", ForeignKey(groups.c.group_id, ondelete="CASCADE"), primary_key=True),
+    Column("metadata", Text, nullable=False, server_default=text("''")),
+    Index("consumer_offsets_partition", "topic_id", "partition"),
 )
