@@ -28,7 +28,7 @@ from gateway.errors import (
 )
 from gateway.protocol.batches import ProducedBatch, copy_rows, stored_form
 from gateway.storage.database import Database
-from gateway.storage.failures import DATABASE_ERRORS, is_bad_data, translate
+from gateway.storage.failures import DATABASE_ERRORS, UNDONE_ERRORS, is_bad_data, translate
 from gateway.storage.keys import PartitionKey, ProducerKey
 from gateway.storage.log import Advance, LogConnection, PartitionMoved, PartitionState
 from gateway.storage.producers import KnownProducer
@@ -80,6 +80,7 @@ class Append:
     def refuse(self, error: BaseException) -> None:
         if not self.done.done():
             self.done.set_exception(error)
+            self.done.exception()  # the client may be gone: then nobody asks, and asyncio would complain
 
 
 class Written(NamedTuple):
@@ -171,6 +172,11 @@ class _Plan:
         log_append_time_ms = -1 if append_time_ms is None else append_time_ms
         self.accepted.append((append, Appended(base_offset, log_append_time_ms, state.log_start_offset)))
 
+    @property
+    def has_unproven_duplicates(self) -> bool:
+        """Whether a duplicate was found in a partition that this commit does not move."""
+        return any(append.key not in self.max_timestamps for append, _ in self.duplicates)
+
     def advances(self) -> list[Advance]:
         return [
             Advance(key, self.before[key].next_offset, self.after[key].next_offset, newest_ms)
@@ -231,14 +237,7 @@ class _Writer:
     async def _run(self) -> None:
         while True:
             await self._has_work.wait()
-            group = self._take()
-            try:
-                await self._commit(group)
-            except DATABASE_ERRORS as error:
-                await self._give_up(group, error)
-            except Exception as error:
-                log.exception("a commit failed for an unexpected reason")
-                await self._give_up(group, error)
+            await self._settle(self._take())
             if not self._queue:
                 self._has_work.clear()
                 self._is_idle.set()
@@ -252,33 +251,54 @@ class _Writer:
             group.append(append)
         return group
 
+    async def _settle(self, group: Sequence[Append]) -> None:
+        """Commit the group or tell why not; raises nothing, because a writer must outlive any failure."""
+        try:
+            await self._commit(group)
+        except DATABASE_ERRORS as error:
+            await self._give_up(group, error)
+        except Exception as error:
+            log.exception("a commit failed for an unexpected reason")
+            await self._give_up(group, error)
+
     async def _commit(self, group: Sequence[Append]) -> None:
         keys = list(dict.fromkeys(append.key for append in group))
         locked = clock.monotonic_seconds() < self._contended_until or any(
             key not in self._states for key in keys
         )
         for _ in range(MAX_ATTEMPTS):
-            connection = await self._connected()
-            plan = await self._judge(connection, group, keys, locked=locked)
-            if plan.refused and not locked:
-                # A refusal is final for many clients: it is only given on what the locks prove.
-                locked = True
-                continue
-            if plan.accepted:
-                try:
-                    await connection.append(
-                        plan.advances(), plan.rows, list(plan.producers_after.items()), locked=locked
-                    )
-                except PartitionMoved:
-                    locked = True
-                    self._contended_until = clock.monotonic_seconds() + CONTENDED_SECONDS
-                    continue
-                failpoints.reach(failpoints.PRODUCE_COMMITTED)
-            elif locked:
-                await connection.roll_back()
-            self._conclude(plan)
-            return
+            try:
+                if await self._attempt(group, keys, locked=locked):
+                    return
+            except UNDONE_ERRORS as error:
+                log.info("a group of batches is written once more", error=str(error).splitlines()[0])
+                await self._recover()
+            locked = True
         raise TimeoutError("other writers were always quicker")
+
+    async def _attempt(
+        self, group: Sequence[Append], keys: Sequence[PartitionKey], *, locked: bool
+    ) -> bool:
+        """Judge, write and answer the group; false, nothing written, when it must be judged holding the locks."""
+        connection = await self._connected()
+        plan = await self._judge(connection, group, keys, locked=locked)
+        if not locked and (plan.refused or plan.has_unproven_duplicates):
+            # A refusal is final for many clients: it is only given on what the locks prove. So is a
+            # duplicate, unless this commit proves that nobody else (a newer epoch, say) wrote there.
+            return False
+        if plan.accepted:
+            try:
+                await connection.append(
+                    plan.advances(), plan.rows, list(plan.producers_after.items()), locked=locked
+                )
+            except PartitionMoved:
+                self._contended_until = clock.monotonic_seconds() + CONTENDED_SECONDS
+                return False
+            failpoints.reach(failpoints.PRODUCE_COMMITTED)
+        elif locked:
+            await connection.roll_back()
+        self._conclude(plan)
+        return True
 
     async def _judge(
         self,
@@ -340,26 +360,19 @@ class _Writer:
         self._forget_all()
         await self._recover()
         unanswered = [append for append in group if not append.done.done()]
+        is_expected = isinstance(error, DATABASE_ERRORS)
+        if len(unanswered) > 1 and (is_bad_data(error) or not is_expected):
+            # Find the batch that is to blame, so that the others do not suffer.
+            for append in unanswered:
+                await self._settle([append])
+            return
         if is_bad_data(error):
-            if len(unanswered) > 1:
-                await self._commit_one_by_one(unanswered)
-                return
             error = InvalidRecord(f"the database refused the batch: {error}")
-        elif not isinstance(error, DATABASE_ERRORS):
-            pass
-        else:
+        elif is_expected:
             error = translate(error)
             log.warning("a group of batches was not written", batches=len(unanswered), error=str(error))
         for append in unanswered:
             append.refuse(error)
-
-    async def _commit_one_by_one(self, group: Sequence[Append]) -> None:
-        """Find the batch that the database refuses, so that the others do not suffer."""
-        for append in group:
-            try:
-                await self._commit([append])
-            except DATABASE_ERRORS as error:
-                await self._give_up([append], error)
 
     async def _connected(self) -> LogConnection:
         if self._connection is None or not self._connection.is_usable:

@@ -8,10 +8,13 @@ from psycopg_pool import PoolTimeout, TooManyRequests
 
 from gateway.errors import KafkaError, NotLeaderOrFollower, RequestTimedOut, StorageFailed
 
-__all__ = ["DATABASE_ERRORS", "is_bad_data", "translate"]
+__all__ = ["DATABASE_ERRORS", "UNDONE_ERRORS", "is_bad_data", "translate"]
 
 DATABASE_ERRORS = (psycopg.Error, PoolTimeout, TooManyRequests, TimeoutError, OSError)
 """What a use case may meet when the database is slow, away or full."""
+
+UNDONE_ERRORS = (pg.DeadlockDetected, pg.SerializationFailure)
+"""The server says that it undid the transaction because of another one: the same may work a moment later."""
 
 
 def translate(error: BaseException) -> KafkaError:

@@ -35,6 +35,9 @@ __all__ = [
     "read_messages",
 ]
 
+BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
+"""Whatever the database's default: what is read after a lock was waited for must be what its holder left."""
+
 
 class PartitionState(NamedTuple):
     """Where one partition's log starts and ends."""
@@ -86,7 +89,7 @@ class LogConnection:
         `locked` says that `lock_and_load` began the transaction. Raises PartitionMoved, nothing written, when
         a partition is not where `advances` expects it. After any other error the outcome may be unknown.
         """
-        script = "" if locked else f"BEGIN; {_lock_script([a.key for a in advances])}; "
+        script = "" if locked else f"{BEGIN}; {_lock_script([a.key for a in advances])}; "
         values = ", ".join(
             f"({a.key.topic_id}, {a.key.partition}, {a.expected_offset}::bigint, {a.next_offset}::bigint,"
             f" {a.max_timestamp_ms}::bigint)"
@@ -110,7 +113,7 @@ class LogConnection:
         """Begin a transaction that holds the partitions' locks, and read where they are."""
         async with asyncio.timeout(self._timeout_seconds):
             await self._connection.wait(
-                _run_copy(self._connection, f"BEGIN; {_lock_script(keys)}".encode(), ())
+                _run_copy(self._connection, f"{BEGIN}; {_lock_script(keys)}".encode(), ())
             )
             return await _load_partitions(Transaction(self._connection), keys)
 
