@@ -176,9 +176,82 @@ class ProducerFenced(KafkaError):
     code = ErrorCode.producer_fenced
 
     def __init__(self, *, current: int, received: int) -> None:
-        super().__init__(
-            f"the producer's epoch is {current}, received {received}: another instance took over"
-        )
+        super().__init__(f"the producer's epoch is {current}, received {received}: another instance took over")
+
+
+# --- consumer groups -------------------------------------------------------------------------
+
+
+class UnknownMemberId(KafkaError):
+    """The group has no such member (any more): it joins again."""
+
+    code = ErrorCode.unknown_member_id
+
+
+class FencedInstanceId(KafkaError):
+    """Another member has taken over this group.instance.id."""
+
+    code = ErrorCode.fenced_instance_id
+
+
+class GroupMaxSizeReached(KafkaError):
+    """The group has as many members as the operator allows."""
+
+    code = ErrorCode.group_max_size_reached
+
+
+class GroupIdNotFound(KafkaError):
+    """No such group, or it is of the other kind."""
+
+    code = ErrorCode.group_id_not_found
+
+
+class IllegalGeneration(KafkaError):
+    """The member's generation is not the group's."""
+
+    code = ErrorCode.illegal_generation
+
+
+class InconsistentGroupProtocol(KafkaError):
+    """The member supports nothing that all the others do."""
+
+    code = ErrorCode.inconsistent_group_protocol
+
+
+class RebalanceInProgress(KafkaError):
+    """The member has to join again."""
+
+    code = ErrorCode.rebalance_in_progress
+
+
+class FencedMemberEpoch(KafkaError):
+    """The member's epoch is not the one the group knows: it gives up everything and joins again (KIP-848)."""
+
+    code = ErrorCode.fenced_member_epoch
+
+
+class StaleMemberEpoch(KafkaError):
+    """The member commits or reads offsets with an epoch that is not its newest (KIP-848)."""
+
+    code = ErrorCode.stale_member_epoch
+
+
+class UnreleasedInstanceId(KafkaError):
+    """The group.instance.id is held by a member that has not left (KIP-848)."""
+
+    code = ErrorCode.unreleased_instance_id
+
+
+class UnsupportedAssignor(KafkaError):
+    """No such server-side assignor is configured (KIP-848)."""
+
+    code = ErrorCode.unsupported_assignor
+
+
+class InvalidRegularExpression(KafkaError):
+    """The pattern of topics a member subscribes to cannot be read (KIP-848)."""
+
+    code = ErrorCode.invalid_regular_expression
 
 
 # --- requests --------------------------------------------------------------------------------
