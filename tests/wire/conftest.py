@@ -20,9 +20,12 @@ OTHER_BROKER = os.environ.get("TABLEWIRE_TEST_BOOTSTRAP")
 
 
 @pytest.fixture(scope="session")
-def wire_gateway(clients_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+def wire_gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """One gateway for all tests that need nothing special of it; each of them uses topics of its own."""
-    with GatewayProcess(clients_database_url, directory=tmp_path_factory.mktemp("wire-gateway")) as process:
+    if OTHER_BROKER:
+        pytest.skip("needs the gateway: TABLEWIRE_TEST_BOOTSTRAP names another broker")
+    database_url: str = request.getfixturevalue("clients_database_url")
+    with GatewayProcess(database_url, directory=tmp_path_factory.mktemp("wire-gateway")) as process:
         yield process
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tests.support.wire_client import WireClient, new_topic_entry, partition_cou
 NewTopic = Callable[..., str]
 
 UNKNOWN_TOPIC, NOT_LEADER, TIMED_OUT, INVALID_TOPIC, INVALID_REQUEST = 3, 6, 7, 17, 42
-MISMATCHED_ENDPOINT, UNSUPPORTED_ENDPOINT = 114, 115
+UNKNOWN_ID, MISMATCHED_ENDPOINT, UNSUPPORTED_ENDPOINT = 100, 114, 115
 ALL_OF_A_CLUSTER = [5, 7, 8, 9, 10, 11, 12]
 ALL_OF_A_TOPIC = 3576
 
@@ -54,6 +55,25 @@ def test_metadata_tells_authorized_operations_where_asked(wire: WireClient, new_
     assert sum(1 << bit for bit in told["topics"][0]["authorized_operations"]) == ALL_OF_A_TOPIC
     if version <= 10:
         assert sorted(told["authorized_operations"]) == ALL_OF_A_CLUSTER
+
+
+@pytest.mark.parametrize("version", [12, 13])
+@pytest.mark.parametrize("name", [None, ""])
+def test_metadata_by_id_takes_whatever_name_comes_with_it(
+    wire: WireClient, new_topic: NewTopic, version: int, name: str | None
+) -> None:
+    made = new_topic(2)
+    topic_id = page(wire, [made], 10)["topics"][0]["topic_id"]
+    unknown = str(uuid.UUID(int=5))
+    told = wire.call(
+        "Metadata",
+        version,
+        topics=[{"name": name, "topic_id": topic_id}, {"name": name, "topic_id": unknown}],
+        allow_auto_topic_creation=True,
+    )
+    by_id = {one["topic_id"]: one for one in told["topics"]}
+    assert (by_id[topic_id]["name"], len(by_id[topic_id]["partitions"])) == (made, 2)
+    assert (by_id[unknown]["name"], by_id[unknown]["error_code"]) == (None, UNKNOWN_ID)
 
 
 def page(wire: WireClient, names: list[str], limit: int, cursor: tuple[str, int] | None = None) -> dict[str, Any]:
