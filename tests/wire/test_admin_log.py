@@ -135,7 +135,7 @@ def sizes(wire: WireClient, topics: list[dict[str, Any]] | None, *, version: int
     }
 
 
-@pytest.mark.parametrize("version", range(1, 5))
+@pytest.mark.parametrize("version", range(1, 6))
 def test_sizes_are_told_in_every_version(
     wire: WireClient, wire_bootstrap: str, new_topic: NewTopic, version: int
 ) -> None:
