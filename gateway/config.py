@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -103,6 +103,10 @@ class Settings(BaseSettings):
     max_connections_per_ip: Count = 2_000
     drain_timeout_ms: Milliseconds = 10_000
 
+    # Other gateways on the same database.
+    broker_heartbeat_interval_ms: Annotated[int, Field(ge=10, le=60_000)] = 1_000
+    broker_session_timeout_ms: Annotated[int, Field(ge=100, le=600_000, validate_default=True)] = 5_000
+
     # The database: connections, group commit, reads.
     writers: Annotated[int, Field(ge=1, le=64)] = 2
     writer_batch_max_bytes: Bytes = 16 * MIB
@@ -127,6 +131,14 @@ class Settings(BaseSettings):
         if text is not None and parse_address(text).port == 0:
             raise ValueError("clients cannot connect to port 0")
         return text
+
+    @field_validator("broker_session_timeout_ms")
+    @classmethod
+    def _outlasts_two_heartbeats(cls, timeout_ms: int, info: ValidationInfo) -> int:
+        interval_ms = info.data.get("broker_heartbeat_interval_ms", 0)
+        if timeout_ms < 2 * interval_ms:
+            raise ValueError(f"it must be at least twice broker.heartbeat.interval.ms, which is {interval_ms}")
+        return timeout_ms
 
     @field_validator("database_url")
     @classmethod
@@ -188,8 +200,10 @@ def load_settings(command_line: Mapping[str, Any] | None = None) -> Settings:
             place = _variable(name)
         elif name == "database_url" and secret is not None:
             place = DATABASE_URL_FILE_VARIABLE
+        elif (file := _config_file()) is not None and name in _read_file(file):
+            place = f"{_kafka_name(name)} in {file}"
         else:
-            place = f"{_kafka_name(name)} in {_config_file()}"
+            place = f"{_kafka_name(name)}, by default"
         # The URL carries a password, so its value is never repeated.
         value = "the value" if name == "database_url" else repr(error["input"])
         raise SettingsError(f"{place}: {value} cannot be used: {_reason(error)}.") from None

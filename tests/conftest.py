@@ -53,6 +53,20 @@ def clients_database_url(server_url: str, template_database: str) -> Iterator[st
         yield url
 
 
+@pytest.fixture(scope="session")
+def wire_database_url(server_url: str, template_database: str) -> Iterator[str]:
+    """One migrated database for all wire tests, whose gateway is the only one on it."""
+    with _scratch_database(server_url, template_database) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def cold_database_url(server_url: str, template_database: str) -> Iterator[str]:
+    """A migrated database for the gateway that keeps nothing in memory."""
+    with _scratch_database(server_url, template_database) as url:
+        yield url
+
+
 @pytest.fixture
 def database_url(server_url: str, template_database: str) -> Iterator[str]:
     """A migrated database of this test's own."""

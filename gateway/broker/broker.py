@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
 
 from gateway.broker.appends import Appends, Written
 from gateway.broker.catalog import Catalog
+from gateway.broker.cluster import Cluster
 from gateway.broker.configs import Configs
 from gateway.broker.housekeeping import Housekeeping
 from gateway.broker.offsets import Offsets
@@ -16,17 +16,10 @@ from gateway.broker.producers import Producers
 from gateway.broker.reads import Reads
 from gateway.broker.tail import Tail
 from gateway.config import Settings
+from gateway.domain.placement import Node
 from gateway.storage.database import Database
 
 __all__ = ["Broker", "Node"]
-
-
-class Node(NamedTuple):
-    """A gateway as clients see it."""
-
-    node_id: int
-    host: str
-    port: int
 
 
 class Broker:
@@ -40,12 +33,22 @@ class Broker:
         node: Node,
         cluster_id: str,
         broker_values: Mapping[str, str],
+        on_lost: Callable[[str], None],
     ) -> None:
+        """`on_lost` is told, in one sentence, when the gateway has to stop because another one took its node id."""
         self.settings = settings
         self.node = node
         self.cluster_id = cluster_id
         self.broker_values = broker_values
         self.database = database
+        self.cluster = Cluster(
+            database,
+            node,
+            http_address=str(settings.http_address),
+            heartbeat_interval_ms=settings.broker_heartbeat_interval_ms,
+            session_timeout_ms=settings.broker_session_timeout_ms,
+            on_lost=on_lost,
+        )
         self.tail = Tail(limit_bytes=settings.tail_cache_bytes)
         self.positions = Positions(database, poll_interval_ms=settings.fetch_poll_interval_ms)
         self.housekeeping = Housekeeping(
@@ -66,9 +69,16 @@ class Broker:
         self.offsets = Offsets(database)
         self.producers = Producers(database)
 
-    def start(self) -> None:
+    async def start(self) -> None:
+        """StartupError when another live gateway has our node id."""
+        await self.cluster.join()
         self.positions.start()
         self.housekeeping.start()
+
+    async def leave(self) -> None:
+        """The gateway drains: the others take over, and nobody waits any longer."""
+        self.positions.release()
+        await self.cluster.leave()
 
     async def stop(self) -> None:
         """Finish what was accepted, then let go of the database."""

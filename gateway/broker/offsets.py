@@ -25,6 +25,7 @@ class FoundOffset(NamedTuple):
 
 
 class PartitionSize(NamedTuple):
+    topic_id: int
     topic: str
     partition: int
     size_bytes: int
@@ -95,12 +96,12 @@ class Offsets:
         names = None if topics is None else [name for name in topics if "\0" not in name]
         rows = await self._database.rows("log/load_sizes", names=names)
         sizes: list[PartitionSize] = []
-        for name, partitions in groupby(rows, key=lambda row: row[0]):
+        for (topic_id, name), partitions in groupby(rows, key=lambda row: row[:2]):
             left_bytes: int | None = None
-            for _, partition, kept, kept_in_topic, topic_bytes in (found := list(partitions)):
+            for _, _, partition, kept, kept_in_topic, topic_bytes in (found := list(partitions)):
                 left_bytes = (topic_bytes or 0) if left_bytes is None else left_bytes
-                is_last = partition == found[-1][1]
+                is_last = partition == found[-1][2]
                 share = left_bytes if is_last else (topic_bytes or 0) * kept // max(1, kept_in_topic)
                 left_bytes -= share
-                sizes.append(PartitionSize(name, partition, share))
+                sizes.append(PartitionSize(topic_id, name, partition, share))
         return sizes

@@ -59,7 +59,7 @@ async def _grow(
         current=topic.partition_count,
         wanted=asked.count,
         assignments=None if asked.assignments is None else [one.broker_ids for one in asked.assignments],
-        known_broker_ids=[context.broker.node.node_id],
+        known_broker_ids=context.broker.cluster.node_ids,
     )
     if not validate_only:
         deadline.require_time()

@@ -68,7 +68,7 @@ async def _create(
         replication_factor=topic.replication_factor,
         assignments=[(one.partition_index, one.broker_ids) for one in topic.assignments],
         default_partitions=broker.settings.num_partitions,
-        known_broker_ids=[broker.node.node_id],
+        known_broker_ids=broker.cluster.node_ids,
         existing=existing,
     )
     overrides = validate_topic_configs({config.name: config.value for config in topic.configs}, broker.broker_values)

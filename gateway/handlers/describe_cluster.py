@@ -24,11 +24,11 @@ async def describe_cluster(request: Request, context: RequestContext) -> Tree:
         )
     if wanted != BROKERS:
         return _refused(UnsupportedEndpointType(f"Unsupported endpoint type {wanted}"))
-    node = context.broker.node
+    cluster = context.broker.cluster
     answer = {
         **error_fields(None),
         "cluster_id": context.broker.cluster_id,
-        "controller_id": node.node_id,
+        "controller_id": cluster.controller_id,
         "brokers": [
             {
                 "broker_id": node.node_id,
@@ -37,6 +37,7 @@ async def describe_cluster(request: Request, context: RequestContext) -> Tree:
                 "rack": None,
                 "is_fenced": False,
             }
+            for node in cluster.nodes
         ],
     }
     if request.include_cluster_authorized_operations:

@@ -69,7 +69,7 @@ def _topic(topic: Topic, indexes: range, context: RequestContext) -> Tree:
         "name": topic.name,
         "topic_id": topic.uuid,
         "is_internal": False,
-        "partitions": [{**context.describe_partition(index), **no_replicas} for index in indexes],
+        "partitions": [{**context.describe_partition(topic, index), **no_replicas} for index in indexes],
         "topic_authorized_operations": operations_mask(TOPIC_OPERATIONS),
     }
 

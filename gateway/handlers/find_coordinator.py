@@ -1,11 +1,11 @@
 """FindCoordinator: which gateway looks after a group or a transaction.
 
-v3 flexible · v4 several keys at once (KIP-699) · any gateway serves any key, so the answer is the one asked
+v3 flexible · v4 several keys at once (KIP-699)
 """
 
 from __future__ import annotations
 
-from gateway.errors import ErrorCode
+from gateway.errors import CoordinatorNotAvailable, ErrorCode
 from gateway.handlers.registry import RequestContext, handles
 from gateway.protocol.messages import ApiKey, Request, Tree, field
 
@@ -14,18 +14,21 @@ GROUP, TRANSACTION = 0, 1
 
 @handles(ApiKey.FIND_COORDINATOR, versions=range(0, 7))
 async def find_coordinator(request: Request, context: RequestContext) -> Tree:
-    node = context.broker.node
-    is_known_type = field(request, "key_type", GROUP) in (GROUP, TRANSACTION)
-    if is_known_type:
-        coordinator = {"error_code": ErrorCode.none, "error_message": None, **node._asdict()}
-    else:
-        coordinator = {
-            "error_code": ErrorCode.invalid_request,
-            "error_message": "only groups and transactions have coordinators here",
-            "node_id": -1,
-            "host": "",
-            "port": -1,
-        }
+    key_type = field(request, "key_type", GROUP)
     if context.version < 4:
-        return coordinator
-    return {"coordinators": [{"key": key, **coordinator} for key in request.coordinator_keys]}
+        return _coordinator(request.key, key_type, context)
+    return {"coordinators": [{"key": key, **_coordinator(key, key_type, context)} for key in request.coordinator_keys]}
+
+
+def _coordinator(key: str, key_type: int, context: RequestContext) -> Tree:
+    if key_type not in (GROUP, TRANSACTION):
+        return _refused(ErrorCode.invalid_request, "only groups and transactions have coordinators here")
+    try:
+        node = context.broker.cluster.coordinator_of(key)
+    except CoordinatorNotAvailable as error:
+        return _refused(error.code, error.message)
+    return {"error_code": ErrorCode.none, "error_message": None, **node._asdict()}
+
+
+def _refused(code: ErrorCode, message: str) -> Tree:
+    return {"error_code": code, "error_message": message, "node_id": -1, "host": "", "port": -1}

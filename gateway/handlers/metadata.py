@@ -20,15 +20,15 @@ MAX_CREATED_PER_REQUEST = 100
 
 @handles(ApiKey.METADATA, versions=range(0, 14))
 async def metadata(request: Request, context: RequestContext) -> Tree:
-    node = context.broker.node
+    cluster = context.broker.cluster
     topics = await _topics(request, context)
     if field(request, "include_topic_authorized_operations", None):
         allowed = {"topic_authorized_operations": operations_mask(TOPIC_OPERATIONS)}
         topics = [{**topic, **allowed} for topic in topics]
     answer = {
-        "brokers": [{**node._asdict(), "rack": None}],
+        "brokers": [{**node._asdict(), "rack": None} for node in cluster.nodes],
         "cluster_id": context.broker.cluster_id,
-        "controller_id": node.node_id,
+        "controller_id": cluster.controller_id,
         "topics": topics,
         "error_code": ErrorCode.none,
     }
@@ -84,7 +84,7 @@ def _topic(topic: Topic, context: RequestContext) -> Tree:
         "name": topic.name,
         "topic_id": topic.uuid,
         "is_internal": False,
-        "partitions": [context.describe_partition(index) for index in range(topic.partition_count)],
+        "partitions": [context.describe_partition(topic, index) for index in range(topic.partition_count)],
     }
 
 

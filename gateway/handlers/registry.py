@@ -50,9 +50,9 @@ class RequestContext:
     client_id: str | None
     broker: Broker
 
-    def describe_partition(self, index: int) -> dict[str, Any]:
-        """A partition as clients are told of it: whichever gateway is asked leads it."""
-        node_id = self.broker.node.node_id
+    def describe_partition(self, topic: Topic, index: int) -> dict[str, Any]:
+        """A partition as clients are told of it. Its leader spreads the load; any gateway serves it."""
+        node_id = self.broker.cluster.leader_of(topic.stored.topic_id, index)
         return {
             "error_code": ErrorCode.none,
             "partition_index": index,

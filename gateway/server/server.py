@@ -33,6 +33,12 @@ async def run_gateway(settings: Settings, database_url: str, *, announce: Callab
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    lost: list[str] = []
+
+    def lose(why: str) -> None:
+        lost.append(why)
+        stop.set()
+
     database = await _open_database(settings, database_url)
     try:
         connections: set[Connection] = set()
@@ -66,20 +72,23 @@ async def run_gateway(settings: Settings, database_url: str, *, announce: Callab
             broker_values=broker_values_of(
                 settings.model_dump(), listen=str(listen), advertised=f"{node.host}:{node.port}"
             ),
+            on_lost=lose,
         )
         brokers.append(broker)
         metrics_server = _serve_metrics(settings)
-        broker.start()
+        await broker.start()
         await server.start_serving()
         announce(node.host, node.port)
         await stop.wait()
         log.info("draining", connections=len(connections))
         server.close()
-        broker.positions.release()
+        await broker.leave()
         await _drain(connections, settings.drain_timeout_ms / 1000)
         await broker.stop()
         metrics_server.shutdown()
         metrics_server.server_close()
+        if lost:
+            raise StartupError(lost[0])
     finally:
         await database.close()
 

@@ -132,11 +132,12 @@ producer_sequences = Table(
 brokers = Table(
     "brokers",
     metadata,
-    Column("epoch", BigInteger, nullable=False),
+    Column("epoch", BigInteger, Identity(always=True), nullable=False),
     Column("started_at", TimestampTz, nullable=False, server_default=Now),
     Column("heartbeat_at", TimestampTz, nullable=False, server_default=Now),
     Column("broker_id", Integer, CheckConstraint("broker_id >= 0"), primary_key=True, autoincrement=False),
     Column("port", Integer, nullable=False),
+    Column("backend_pid", Integer, nullable=False),
     Column("host", Text, nullable=False),
     Column("http_address", Text),
 )

@@ -15,11 +15,12 @@ depends_on = None
 TABLES = """
 -- Small and often updated: room on the page keeps updates HOT.
 CREATE TABLE kafka.brokers (
-    epoch bigint NOT NULL,
+    epoch bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
     started_at timestamptz NOT NULL DEFAULT now(),
     heartbeat_at timestamptz NOT NULL DEFAULT now(),
     broker_id integer PRIMARY KEY CHECK (broker_id >= 0),
     port integer NOT NULL,
+    backend_pid integer NOT NULL,
     host text NOT NULL,
     http_address text
 ) WITH (
@@ -103,12 +104,13 @@ JOIN kafka.partitions p ON p.topic_id = o.topic_id AND p.partition = o.partition
 
 COMMENTS = {
     "TABLE kafka.brokers": "Gateways on this database, live while their heartbeat is fresh.",
-    "COLUMN kafka.brokers.epoch": "Raised each time a gateway with this id starts; an older one with the same id is "
-    "fenced.",
+    "COLUMN kafka.brokers.epoch": "New each time a gateway takes this id; a silent one that comes back has lost it.",
     "COLUMN kafka.brokers.started_at": "When it started.",
     "COLUMN kafka.brokers.heartbeat_at": "When it last said that it lives.",
     "COLUMN kafka.brokers.broker_id": "node.id of the gateway.",
     "COLUMN kafka.brokers.port": "Port that clients are told to connect to.",
+    "COLUMN kafka.brokers.backend_pid": "The database session it last said so through, see pg_stat_activity. Once that "
+    "has ended, another gateway may take the id.",
     "COLUMN kafka.brokers.host": "Host that clients are told to connect to.",
     "COLUMN kafka.brokers.http_address": "Where its metrics and health are served; null if nowhere.",
     "TABLE kafka.groups": "Consumer groups, and groups of Kafka Connect and the like. A group that only stores offsets "

@@ -10,7 +10,6 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -62,13 +61,14 @@ def bootstrap(gateway: GatewayProcess | None) -> str:
 
 
 @pytest.fixture(scope="session")
-def cold_gateway(gateway: GatewayProcess | None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A second gateway on the same database: it has written nothing, so what it serves comes from rows."""
-    if gateway is None:
+def cold_gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """A gateway that keeps no batches in memory, so what it serves comes from rows."""
+    if OTHER_BROKER:
         pytest.skip("needs the gateway: TABLEWIRE_TEST_BOOTSTRAP names another broker")
-    directory: Path = tmp_path_factory.mktemp("cold-gateway")
-    with GatewayProcess(gateway.database_url, directory=directory, name="cold-gateway") as process:
-        yield process.bootstrap
+    database_url: str = request.getfixturevalue("cold_database_url")
+    settings = {"TABLEWIRE_TAIL_CACHE_BYTES": "0"}
+    with GatewayProcess(database_url, directory=tmp_path_factory.mktemp("cold-gateway"), settings=settings) as process:
+        yield process
 
 
 @pytest.fixture(scope="session")
@@ -164,7 +164,17 @@ def database(gateway: GatewayProcess | None) -> Iterator[psycopg.Connection[Any]
 @pytest.fixture(scope="session")
 def rows(database: psycopg.Connection[Any]) -> Callable[[str], list[Row]]:
     """The rows of a topic in the order of partition and offset."""
+    return _rows_of(database)
 
+
+@pytest.fixture(scope="session")
+def cold_rows(cold_gateway: GatewayProcess) -> Iterator[Callable[[str], list[Row]]]:
+    """The rows behind the gateway that keeps no batches in memory."""
+    with psycopg.connect(cold_gateway.database_url, autocommit=True) as connection:
+        yield _rows_of(connection)
+
+
+def _rows_of(database: psycopg.Connection[Any]) -> Callable[[str], list[Row]]:
     def read(topic: str) -> list[Row]:
         found = database.execute(
             """

@@ -1,6 +1,6 @@
 """Any records in any batches: written by one client, they are the rows, and another client reads them back.
 
-The second reader asks a gateway that wrote nothing, so its records were encoded anew from rows.
+The second reader asks a gateway that keeps nothing in memory, so its records were encoded anew from rows.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.clients.conftest import Row
+from tests.support.gateway_process import GatewayProcess
 from tests.support.kafka_clients import CODECS, WAIT_S, Codec, Headers, Record
 
 NOW = 1_760_000_000_000
@@ -136,8 +137,13 @@ def reader(bootstrap: str) -> Iterator[Reader]:
 
 
 @pytest.fixture(scope="module")
-def cold_reader(cold_gateway: str) -> Iterator[Reader]:
-    reader = Reader(cold_gateway)
+def cold_writer(cold_gateway: GatewayProcess) -> Writer:
+    return Writer(cold_gateway.bootstrap)
+
+
+@pytest.fixture(scope="module")
+def cold_reader(cold_gateway: GatewayProcess) -> Iterator[Reader]:
+    reader = Reader(cold_gateway.bootstrap)
     yield reader
     reader.close()
 
@@ -165,29 +171,24 @@ def test_records_come_back_as_written(writer: Writer, reader: Reader, new_topic:
 
 
 def test_rows_and_what_is_read_from_them_are_the_records(
-    writer: Writer,
+    cold_writer: Writer,
     cold_reader: Reader,
-    new_topic: Callable[..., str],
-    rows: Callable[[str], list[Row]],
+    topic: str,
+    cold_rows: Callable[[str], list[Row]],
 ) -> None:
-    topic = new_topic()
-
     @examples
     @given(batches)
     def check(written: list[Batch]) -> None:
-        placed = write_all(writer, topic, written)
-        stored = [row for row in rows(topic) if row.offset >= placed[0][0]]
+        placed = write_all(cold_writer, topic, written)
+        stored = [row for row in cold_rows(topic) if row.offset >= placed[0][0]]
         assert [(row.offset, Record(row.value, row.key, row.headers, row.timestamp_ms)) for row in stored] == placed
         assert cold_reader.read(topic, placed[0][0], len(placed)) == placed
 
     check()
 
 
-def test_any_offset_of_a_batch_is_read_from_rows(
-    writer: Writer, cold_reader: Reader, new_topic: Callable[..., str]
-) -> None:
-    topic = new_topic()
+def test_any_offset_of_a_batch_is_read_from_rows(cold_writer: Writer, cold_reader: Reader, topic: str) -> None:
     batch = Batch("zstd", idempotence=True, records=[Record(b"%d" % n, None, (), NOW) for n in range(50)])
-    placed = write_all(writer, topic, [batch, batch])
+    placed = write_all(cold_writer, topic, [batch, batch])
     for start in (0, 1, 25, 49, 50, 51, 99):
         assert cold_reader.read(topic, start, 100 - start) == placed[start:]

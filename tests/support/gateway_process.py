@@ -5,6 +5,7 @@ The process is the real command on a real port, so that clients and fault tests 
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -22,6 +23,9 @@ HOST = "127.0.0.1"
 
 # What the installed `tablewire` script does, in the interpreter that runs the tests.
 COMMAND = "from gateway.cli import main; main()"
+
+# Tests may run several gateways on one database, each with an id of its own.
+NODE_IDS = itertools.count(1)
 
 # Words that a log holds only when something was not expected.
 UNEXPECTED = ("traceback", "unhandled", "was never retrieved", "was never awaited")
@@ -66,7 +70,7 @@ def answers_api_versions(host: str, port: int, *, timeout_s: float = 2.0) -> boo
 
 
 class GatewayProcess:
-    """One gateway on one database, on ports that stay the same over restarts."""
+    """One gateway on one database, with a node id and ports that stay the same over restarts."""
 
     def __init__(
         self,
@@ -79,6 +83,7 @@ class GatewayProcess:
         self.database_url = database_url
         self.port = free_port()
         self.http_port = free_port()
+        self.node_id = next(NODE_IDS)
         self.settings = settings or {}
         self.log_path = directory / f"{name}.log"
         self._directory = directory
@@ -195,5 +200,6 @@ class GatewayProcess:
             "TABLEWIRE_DATABASE_URL": self.database_url,
             "TABLEWIRE_LISTEN": self.bootstrap,
             "TABLEWIRE_HTTP_LISTEN": f"{HOST}:{self.http_port}",
+            "TABLEWIRE_NODE_ID": str(self.node_id),
             **self.settings,
         }

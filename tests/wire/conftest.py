@@ -24,7 +24,7 @@ def wire_gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     """One gateway for all tests that need nothing special of it; each of them uses topics of its own."""
     if OTHER_BROKER:
         pytest.skip("needs the gateway: TABLEWIRE_TEST_BOOTSTRAP names another broker")
-    database_url: str = request.getfixturevalue("clients_database_url")
+    database_url: str = request.getfixturevalue("wire_database_url")
     with GatewayProcess(database_url, directory=tmp_path_factory.mktemp("wire-gateway")) as process:
         yield process
 

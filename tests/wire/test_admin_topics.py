@@ -202,14 +202,15 @@ def test_too_many_partitions_are_not_added(wire_gateway: GatewayProcess, new_top
         assert partition_count(wire, name) == 1
 
 
-def test_two_gateways_add_partitions_once(
-    wire: WireClient, new_topic: NewTopic, wire_gateway: GatewayProcess, tmp_path: Path
-) -> None:
-    name = new_topic()
+def test_two_gateways_add_partitions_once(database_url: str, topic: str, tmp_path: Path) -> None:
+    name = topic
     with (
-        GatewayProcess(wire_gateway.database_url, directory=tmp_path) as other,
+        GatewayProcess(database_url, directory=tmp_path) as one,
+        GatewayProcess(database_url, directory=tmp_path, name="other") as other,
+        WireClient(one.bootstrap) as wire,
         WireClient(other.bootstrap) as elsewhere,
     ):
+        wire.call("CreateTopics", 7, topics=[new_topic_entry(name)], timeout_ms=9000, validate_only=False)
         assert grow(elsewhere, name, 3) == 0
         assert grow(wire, name, 3) == INVALID_PARTITIONS
         assert partition_count(wire, name) == 3
