@@ -224,6 +224,58 @@ class RebalanceInProgress(KafkaError):
     code = ErrorCode.rebalance_in_progress
 
 
+class MemberIdRequired(KafkaError):
+    """A new member joins once more, with the id that it is given here (KIP-394)."""
+
+    code = ErrorCode.member_id_required
+
+    def __init__(self, member_id: str) -> None:
+        super().__init__(f"join again as {member_id}")
+        self.member_id = member_id
+
+
+class InvalidGroupId(KafkaError):
+    """The group id is empty, or holds what PostgreSQL's text cannot."""
+
+    code = ErrorCode.invalid_group_id
+
+
+class InvalidSessionTimeout(KafkaError):
+    """The session timeout is outside what the operator allows."""
+
+    code = ErrorCode.invalid_session_timeout
+
+
+class NotCoordinator(KafkaError):
+    """Another gateway looks after this group: the client asks which."""
+
+    code = ErrorCode.not_coordinator
+
+
+class NonEmptyGroup(KafkaError):
+    """The group has members, so it cannot be deleted."""
+
+    code = ErrorCode.non_empty_group
+
+
+class GroupSubscribedToTopic(KafkaError):
+    """The group reads this topic, so its offsets cannot be deleted."""
+
+    code = ErrorCode.group_subscribed_to_topic
+
+
+class OffsetMetadataTooLarge(KafkaError):
+    """The text that came with an offset is longer than the operator allows."""
+
+    code = ErrorCode.offset_metadata_too_large
+
+
+class UnstableOffsetCommit(KafkaError):
+    """An open transaction may yet change this offset: the client asks again (KIP-447)."""
+
+    code = ErrorCode.unstable_offset_commit
+
+
 class FencedMemberEpoch(KafkaError):
     """The member's epoch is not the one the group knows: it gives up everything and joins again (KIP-848)."""
 
@@ -252,6 +304,47 @@ class InvalidRegularExpression(KafkaError):
     """The pattern of topics a member subscribes to cannot be read (KIP-848)."""
 
     code = ErrorCode.invalid_regular_expression
+
+
+# --- transactions ----------------------------------------------------------------------------
+
+
+class InvalidProducerIdMapping(KafkaError):
+    """The producer id is not the one that the transactional id has."""
+
+    code = ErrorCode.invalid_producer_id_mapping
+
+
+class InvalidTransactionTimeout(KafkaError):
+    code = ErrorCode.invalid_transaction_timeout
+
+
+class ConcurrentTransactions(KafkaError):
+    """Another request of the same transactional id is being carried out: the client tries again."""
+
+    code = ErrorCode.concurrent_transactions
+
+
+class TransactionAbortable(KafkaError):
+    """The client must abort its transaction, and may then begin another."""
+
+    code = ErrorCode.transaction_abortable
+
+
+class TransactionalIdNotFound(KafkaError):
+    code = ErrorCode.transactional_id_not_found
+
+
+class OperationNotAttempted(KafkaError):
+    """Another part of the same request was refused, so this one was not tried."""
+
+    code = ErrorCode.operation_not_attempted
+
+
+class TransactionalIdRequired(KafkaError):
+    """A transactional batch came in a request without a transactional id."""
+
+    code = ErrorCode.transactional_id_authorization_failed
 
 
 # --- requests --------------------------------------------------------------------------------
