@@ -19,6 +19,7 @@ from benchmarks.run import measure
 from benchmarks.stack import Stack, StackFailed
 from benchmarks.workload import DEFAULT, QUICK, Workload
 from gateway.errors import StartupError
+from tests.support.gateway_process import GatewayFailed
 from tests.support.java import JavaMissing
 
 TABLE_WIDTH = 150
@@ -45,7 +46,7 @@ def main(
     try:
         with Stack() as stack:
             results = measure(stack, _clients(stack.directory, progress, java=java), workload, progress.print)
-    except (StackFailed, ClientFailed, StartupError) as failed:
+    except (StackFailed, GatewayFailed, ClientFailed, StartupError) as failed:
         progress.print(str(failed), style="red", markup=False)
         raise typer.Exit(1) from None
     console = Console()

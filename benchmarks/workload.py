@@ -37,7 +37,7 @@ class Workload:
     latency_shape: Shape = Shape(1024, 6)
 
 
-DEFAULT = Workload(repetitions=5, records={100: 300_000, 1024: 150_000}, latency_rate=1000, latency_seconds=10)
+DEFAULT = Workload(repetitions=5, records={100: 250_000, 1024: 100_000}, latency_rate=1000, latency_seconds=10)
 QUICK = Workload(repetitions=1, records={100: 10_000, 1024: 5_000}, latency_rate=1000, latency_seconds=2)
 
 
