@@ -172,6 +172,8 @@ def heartbeat(
         member,
         session_ends_ms=now_ms + rules.session_timeout_ms,
         rebalance_ends_ms=_rebalance_deadline(before, member, now_ms=now_ms),
+        join_ends_ms=None,
+        sync_ends_ms=None,
     )
     group = with_member(group, member)
     is_news = said.epoch == JOINING or said.is_full or before.assigned.keys() != member.assigned.keys()
