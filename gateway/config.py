@@ -91,6 +91,9 @@ class Settings(BaseSettings):
     # Producers.
     producer_id_expiration_ms: Milliseconds = 24 * 3600 * 1000
     partition_max_producers: Count = 10_000
+    transaction_max_timeout_ms: Milliseconds = 900_000
+    transactional_id_expiration_ms: Milliseconds = 7 * 24 * 3600 * 1000
+    max_open_transactions_per_client: Count = 10_000
 
     # Connections: what one client and all clients together may take.
     socket_request_max_bytes: MessageBytes = 100 * MIB

@@ -177,6 +177,7 @@ class ProducerFenced(KafkaError):
 
     def __init__(self, *, current: int, received: int) -> None:
         super().__init__(f"the producer's epoch is {current}, received {received}: another instance took over")
+        self.current = current
 
 
 # --- consumer groups -------------------------------------------------------------------------

@@ -9,10 +9,19 @@ import itertools
 import os
 import signal
 
-__all__ = ["PRODUCE_COMMITTED", "reach"]
+__all__ = ["END_BEFORE", "END_COMMITTED", "END_WRITTEN", "PRODUCE_COMMITTED", "reach"]
 
 PRODUCE_COMMITTED = "produce.committed"
 """After COMMIT of a group of batches, before anybody is told."""
+
+END_BEFORE = "end.before"
+"""EndTxn has arrived, nothing is done."""
+
+END_WRITTEN = "end.written"
+"""Everything of EndTxn is written, before COMMIT."""
+
+END_COMMITTED = "end.committed"
+"""After COMMIT of EndTxn, before anybody is told."""
 
 _wanted, _, _count = os.environ.get("TABLEWIRE_TEST_FAILPOINT", "").partition(":")
 _times = itertools.count(1)

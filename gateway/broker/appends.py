@@ -17,13 +17,16 @@ import structlog
 
 from gateway import clock, failpoints
 from gateway.domain.sequences import BatchIdentity, Duplicate, ProducerState, decide_append, state_after
+from gateway.domain.transactions import decide_append_in_transaction
 from gateway.errors import (
     DuplicateSequence,
     InvalidProducerEpoch,
     InvalidRecord,
+    InvalidTxnState,
     KafkaError,
     NotLeaderOrFollower,
     OutOfOrderSequence,
+    TransactionAbortable,
     UnknownTopicOrPartition,
 )
 from gateway.protocol.batches import ProducedBatch, copy_rows, stored_form
@@ -32,6 +35,7 @@ from gateway.storage.failures import DATABASE_ERRORS, UNDONE_ERRORS, is_bad_data
 from gateway.storage.keys import PartitionKey, ProducerKey
 from gateway.storage.log import Advance, LogConnection, PartitionMoved, PartitionState
 from gateway.storage.producers import KnownProducer
+from gateway.storage.transactions import AppendableTransaction, Extent
 from gateway.telemetry import metrics
 
 __all__ = ["Append", "Appended", "Appends"]
@@ -57,12 +61,16 @@ class Appended(NamedTuple):
 class Append:
     """A batch on its way into a partition; `done` is resolved after COMMIT, or with the refusal."""
 
-    __slots__ = ("batch", "done", "key", "uses_log_append_time")
+    __slots__ = ("batch", "done", "key", "knows_abortable", "uses_log_append_time")
 
-    def __init__(self, key: PartitionKey, batch: ProducedBatch, *, uses_log_append_time: bool) -> None:
+    def __init__(
+        self, key: PartitionKey, batch: ProducedBatch, *, uses_log_append_time: bool, knows_abortable: bool = False
+    ) -> None:
         self.key = key
         self.batch = batch
         self.uses_log_append_time = uses_log_append_time
+        self.knows_abortable = knows_abortable
+        """Whether the client understands TRANSACTION_ABORTABLE (KIP-890)."""
         self.done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
 
     @property
@@ -98,7 +106,11 @@ class _Plan:
         self,
         states: dict[PartitionKey, PartitionState],
         producers: Mapping[PartitionKey, Mapping[ProducerKey, KnownProducer]],
+        transactions: Mapping[int, AppendableTransaction] | None,
     ) -> None:
+        """`transactions`: of the producers of transactional batches; None: not read, the commit will prove them."""
+        self.transactions = transactions
+        self.extents: dict[ProducerKey, Extent] = {}
         self.before = states
         self.after = dict(states)
         self.producers = producers
@@ -115,17 +127,33 @@ class _Plan:
             self.refused.append((append, UnknownTopicOrPartition("the partition does not exist (any more)")))
             return
         try:
+            self._require_transaction(append)
             duplicate = self._find_duplicate(append)
         except KafkaError as error:
             self.refused.append((append, error))
             return
         if duplicate is not None:
             timestamp_ms = duplicate.timestamp_ms if append.uses_log_append_time else -1
-            self.duplicates.append(
-                (append, Appended(duplicate.base_offset, timestamp_ms, state.log_start_offset))
-            )
+            self.duplicates.append((append, Appended(duplicate.base_offset, timestamp_ms, state.log_start_offset)))
         else:
             self._accept(append, state, append_time_ms=now_ms if append.uses_log_append_time else None)
+
+    def _require_transaction(self, append: Append) -> None:
+        """Refuse a transactional batch that does not belong to its producer's open transaction."""
+        batch = append.batch
+        if not batch.is_transactional or self.transactions is None:
+            return
+        found = self.transactions.get(batch.producer_id)
+        try:
+            decide_append_in_transaction(
+                None if found is None else found.transaction,
+                epoch=batch.producer_epoch,
+                is_partition_added=found is not None and append.key in found.partitions,
+            )
+        except InvalidTxnState as error:
+            if append.knows_abortable:
+                raise TransactionAbortable(error.message) from error
+            raise
 
     def _find_duplicate(self, append: Append) -> Duplicate | None:
         """Judge the batch by its producer's sequences; a refusal is raised."""
@@ -135,6 +163,8 @@ class _Plan:
         known = self.producers[append.key].get(key)
         if known is None:
             raise UnknownTopicOrPartition("the partition was deleted meanwhile")
+        if known.is_transactional and not append.batch.is_transactional:
+            raise InvalidTxnState("a producer with a transactional id writes inside transactions only")
         decision = decide_append(
             self.producers_after.get(key, known.state),
             append.identity,
@@ -165,12 +195,20 @@ class _Plan:
             )
         next_offset = base_offset + batch.record_count
         # While no transaction is open the last stable offset is the end; the UPDATE applies the same rule.
-        is_stable = state.last_stable_offset == state.next_offset
+        is_stable = state.last_stable_offset == state.next_offset and not batch.is_transactional
         self.after[append.key] = state._replace(
             next_offset=next_offset, last_stable_offset=next_offset if is_stable else state.last_stable_offset
         )
+        if batch.is_transactional:
+            self._extend(append, base_offset=base_offset, last_offset=next_offset - 1)
         log_append_time_ms = -1 if append_time_ms is None else append_time_ms
         self.accepted.append((append, Appended(base_offset, log_append_time_ms, state.log_start_offset)))
+
+    def _extend(self, append: Append, *, base_offset: int, last_offset: int) -> None:
+        key = append.producer_key
+        begun = self.extents.get(key)
+        first_offset = base_offset if begun is None else begun.first_offset
+        self.extents[key] = Extent(key, append.batch.producer_epoch, first_offset, last_offset)
 
     @property
     def has_unproven_duplicates(self) -> bool:
@@ -179,7 +217,13 @@ class _Plan:
 
     def advances(self) -> list[Advance]:
         return [
-            Advance(key, self.before[key].next_offset, self.after[key].next_offset, newest_ms)
+            Advance(
+                key,
+                self.before[key].next_offset,
+                self.after[key].next_offset,
+                self.after[key].last_stable_offset,
+                newest_ms,
+            )
             for key, newest_ms in self.max_timestamps.items()
         ]
 
@@ -263,9 +307,7 @@ class _Writer:
 
     async def _commit(self, group: Sequence[Append]) -> None:
         keys = list(dict.fromkeys(append.key for append in group))
-        locked = clock.monotonic_seconds() < self._contended_until or any(
-            key not in self._states for key in keys
-        )
+        locked = clock.monotonic_seconds() < self._contended_until or any(key not in self._states for key in keys)
         for _ in range(MAX_ATTEMPTS):
             try:
                 if await self._attempt(group, keys, locked=locked):
@@ -276,9 +318,7 @@ class _Writer:
             locked = True
         raise TimeoutError("other writers were always quicker")
 
-    async def _attempt(
-        self, group: Sequence[Append], keys: Sequence[PartitionKey], *, locked: bool
-    ) -> bool:
+    async def _attempt(self, group: Sequence[Append], keys: Sequence[PartitionKey], *, locked: bool) -> bool:
         """Judge, write and answer the group; false, nothing written, when it must be judged holding the locks."""
         connection = await self._connected()
         plan = await self._judge(connection, group, keys, locked=locked)
@@ -289,7 +329,11 @@ class _Writer:
         if plan.accepted:
             try:
                 await connection.append(
-                    plan.advances(), plan.rows, list(plan.producers_after.items()), locked=locked
+                    plan.advances(),
+                    plan.rows,
+                    list(plan.producers_after.items()),
+                    list(plan.extents.values()),
+                    locked=locked,
                 )
             except PartitionMoved:
                 self._contended_until = clock.monotonic_seconds() + CONTENDED_SECONDS
@@ -312,10 +356,13 @@ class _Writer:
         for key in keys:
             if len(self._producers.get(key, ())) > MAX_PRODUCERS_IN_MEMORY:
                 self._producers[key].clear()
+        transactions: dict[int, AppendableTransaction] | None = None
         if locked:
             for key in keys:
                 self._forget(key)
-            self._states.update(await connection.lock_and_load(keys))
+            writing = {append.batch.producer_id for append in group if append.batch.is_transactional}
+            states, transactions = await connection.lock_and_load(keys, sorted(writing))
+            self._states.update(states)
         unknown = [
             append.producer_key
             for append in group
@@ -326,7 +373,8 @@ class _Writer:
         if unknown:
             for producer, known in (await connection.load_producers(list(dict.fromkeys(unknown)))).items():
                 self._producers[producer.partition_key][producer] = known
-        plan = _Plan({key: self._states[key] for key in keys if key in self._states}, self._producers)
+        states = {key: self._states[key] for key in keys if key in self._states}
+        plan = _Plan(states, self._producers, transactions)
         now_ms = clock.now_ms()
         for append in group:
             plan.add(append, now_ms=now_ms)
@@ -336,7 +384,8 @@ class _Writer:
         """What was planned is true now: remember it, tell consumers, answer producers."""
         self._states.update(plan.after)
         for key, state in plan.producers_after.items():
-            self._producers[key.partition_key][key] = KnownProducer(state, may_be_forgotten=False)
+            producers = self._producers[key.partition_key]
+            producers[key] = producers[key]._replace(state=state, may_be_forgotten=False)
         # The tail and the waiting consumers first: who got an answer may read at once.
         for written in plan.written():
             self._on_written(written)
@@ -345,6 +394,14 @@ class _Writer:
         for append, error in plan.refused:
             append.refuse(error)
         _count(plan)
+
+    def marked(self, key: PartitionKey, state: PartitionState) -> None:
+        """A transaction of this gateway put a marker there: go on behind it if nobody else wrote in between."""
+        known = self._states.get(key)
+        if known is not None and known.next_offset == state.next_offset - 1:
+            self._states[key] = state._replace(log_start_offset=known.log_start_offset)
+        else:
+            self._forget(key)
 
     def _forget(self, key: PartitionKey) -> None:
         """Believe nothing of a partition that is in memory."""
@@ -420,13 +477,19 @@ class Appends:
         on_written: Callable[[Written], None],
     ) -> None:
         self._writers = [
-            _Writer(database, max_bytes=max_bytes, timeout_ms=timeout_ms, on_written=on_written)
-            for _ in range(writers)
+            _Writer(database, max_bytes=max_bytes, timeout_ms=timeout_ms, on_written=on_written) for _ in range(writers)
         ]
 
     def submit(self, append: Append) -> None:
         """Queue a batch. Order of calls is order of offsets within a partition."""
-        self._writers[sum(append.key) % len(self._writers)].submit(append)
+        self._writer_of(append.key).submit(append)
+
+    def marked(self, key: PartitionKey, state: PartitionState) -> None:
+        """Tell the partition's writer of a marker that this gateway wrote."""
+        self._writer_of(key).marked(key, state)
+
+    def _writer_of(self, key: PartitionKey) -> _Writer:
+        return self._writers[sum(key) % len(self._writers)]
 
     async def drain(self) -> None:
         """Return when everything submitted has been answered."""

@@ -11,13 +11,18 @@ from gateway.broker.cluster import Cluster
 from gateway.broker.configs import Configs
 from gateway.broker.housekeeping import Housekeeping
 from gateway.broker.offsets import Offsets
+from gateway.broker.overview import Overview
 from gateway.broker.positions import Positions
 from gateway.broker.producers import Producers
 from gateway.broker.reads import Reads
 from gateway.broker.tail import Tail
+from gateway.broker.transactions import Transactions
 from gateway.config import Settings
+from gateway.domain.connections import NewestConnections
 from gateway.domain.placement import Node
 from gateway.storage.database import Database
+from gateway.storage.log import PartitionState
+from gateway.storage.transactions import Marked
 
 __all__ = ["Broker", "Node"]
 
@@ -33,6 +38,7 @@ class Broker:
         node: Node,
         cluster_id: str,
         broker_values: Mapping[str, str],
+        schema_version: str,
         on_lost: Callable[[str], None],
     ) -> None:
         """`on_lost` is told, in one sentence, when the gateway has to stop because another one took its node id."""
@@ -49,6 +55,7 @@ class Broker:
             session_timeout_ms=settings.broker_session_timeout_ms,
             on_lost=on_lost,
         )
+        self.overview = Overview(database, self.cluster, schema_version=schema_version)
         self.tail = Tail(limit_bytes=settings.tail_cache_bytes)
         self.positions = Positions(database, poll_interval_ms=settings.fetch_poll_interval_ms)
         self.housekeeping = Housekeeping(
@@ -68,15 +75,25 @@ class Broker:
         self.reads = Reads(database, self.positions, self.tail)
         self.offsets = Offsets(database)
         self.producers = Producers(database)
+        self.transactions = Transactions(
+            database,
+            max_timeout_ms=settings.transaction_max_timeout_ms,
+            max_open_per_client=settings.max_open_transactions_per_client,
+            id_expiry_ms=settings.transactional_id_expiration_ms,
+            on_marked=self._marked,
+        )
+        self.connections = NewestConnections()
 
     async def start(self) -> None:
         """StartupError when another live gateway has our node id."""
         await self.cluster.join()
         self.positions.start()
         self.housekeeping.start()
+        self.transactions.start()
 
     async def leave(self) -> None:
         """The gateway drains: the others take over, and nobody waits any longer."""
+        self.overview.drain()
         self.positions.release()
         await self.cluster.leave()
 
@@ -84,6 +101,7 @@ class Broker:
         """Finish what was accepted, then let go of the database."""
         await self.appends.drain()
         await self.appends.stop()
+        await self.transactions.stop()
         await self.housekeeping.stop()
         await self.positions.stop()
 
@@ -95,6 +113,12 @@ class Broker:
             next_offset=written.state.next_offset,
             last_stable_offset=written.state.last_stable_offset,
         )
+
+    def _marked(self, marked: Marked, batch: bytes) -> None:
+        """A transaction ended: its marker is the partition's last record now."""
+        state = PartitionState(0, marked.last_stable_offset, marked.next_offset, marked.leader_epoch)
+        self.appends.marked(marked.key, state)
+        self._written(Written(marked.key, state, [(marked.next_offset - 1, marked.next_offset, batch)]))
 
     def _topic_deleted(self, topic_id: int) -> None:
         self.tail.forget_topic(topic_id)

@@ -7,7 +7,7 @@ from gateway.storage import producers as storage
 from gateway.storage.database import Database, Row
 from gateway.storage.keys import PartitionKey
 
-__all__ = ["Producers"]
+__all__ = ["Producers", "readable"]
 
 
 class Producers:
@@ -25,12 +25,12 @@ class Producers:
             if isinstance(decision, Bump):
                 await storage.raise_epoch(transaction, asked.id, decision.epoch)
                 return Producer(asked.id, decision.epoch)
-            return Producer(*await storage.insert(transaction, _readable(client_id)))
+            return Producer(*await storage.insert(transaction, readable(client_id)))
 
     async def list_active(self, key: PartitionKey) -> list[Row]:
         return await storage.list_active(self._database, topic_id=key.topic_id, partition=key.partition)
 
 
-def _readable(client_id: str | None) -> str | None:
+def readable(client_id: str | None) -> str | None:
     """PostgreSQL's text cannot hold a NUL, and a client id is for people to read."""
     return None if client_id is None else client_id.replace("\0", "\N{REPLACEMENT CHARACTER}")

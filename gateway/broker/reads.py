@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from gateway.broker.aborted import AbortedTransactions
 from gateway.broker.positions import Positions
 from gateway.broker.tail import Tail
 from gateway.clock import monotonic_seconds
@@ -21,6 +22,7 @@ from gateway.storage.database import Database
 from gateway.storage.failures import DATABASE_ERRORS, translate
 from gateway.storage.keys import PartitionKey
 from gateway.storage.log import PartitionState, read_messages
+from gateway.storage.transactions import AbortedRange
 
 __all__ = ["Fetched", "Reads", "Wanted", "check_leader_epoch"]
 
@@ -43,6 +45,8 @@ class Fetched(NamedTuple):
 
     state: PartitionState
     records: bytes = b""
+    aborted: Sequence[AbortedRange] = ()
+    """Transactions that a read_committed consumer skips in `records`."""
     error: KafkaError | None = None
 
 
@@ -59,6 +63,7 @@ class Reads:
 
     def __init__(self, database: Database, positions: Positions, tail: Tail) -> None:
         self._database = database
+        self._aborted = AbortedTransactions(database)
         self._positions = positions
         self._tail = tail
         self._row_bytes: dict[PartitionKey, int] = {}
@@ -113,20 +118,17 @@ class Reads:
             try:
                 if state is None:
                     raise UnknownTopicOrPartition("the partition does not exist")
-                records = await self._read(
+                found[index] = await self._read(
                     one, state, budget=budget, is_first=budget == max_bytes, read_committed=read_committed
                 )
-                found[index] = Fetched(state, records)
-                budget -= len(records)
+                budget -= len(found[index].records)
             except KafkaError as error:
                 found[index] = Fetched(state or NO_STATE, error=error)
             except DATABASE_ERRORS as error:
                 found[index] = Fetched(NO_STATE, error=translate(error))
         return found
 
-    async def _states(
-        self, wanted: Sequence[Wanted], *, must_ask: bool
-    ) -> dict[PartitionKey, PartitionState]:
+    async def _states(self, wanted: Sequence[Wanted], *, must_ask: bool) -> dict[PartitionKey, PartitionState]:
         """Where the partitions are; the database is asked where memory cannot be believed."""
         states: dict[PartitionKey, PartitionState] = {}
         unsure: list[PartitionKey] = []
@@ -146,27 +148,36 @@ class Reads:
 
     async def _read(
         self, one: Wanted, state: PartitionState, *, budget: int, is_first: bool, read_committed: bool
-    ) -> bytes:
+    ) -> Fetched:
         check_leader_epoch(one.leader_epoch, current=state.leader_epoch)
         if not state.log_start_offset <= one.offset <= state.next_offset:
-            raise OffsetOutOfRange(
-                f"offset {one.offset} is outside {state.log_start_offset}..{state.next_offset}"
-            )
+            raise OffsetOutOfRange(f"offset {one.offset} is outside {state.log_start_offset}..{state.next_offset}")
         end_offset = state.last_stable_offset if read_committed else state.next_offset
         max_bytes = min(one.max_bytes, budget)
         if one.offset >= end_offset or (max_bytes <= 0 and not is_first):
-            return b""
+            return Fetched(state)
         held = self._tail.read(one.key, start_offset=one.offset, end_offset=end_offset, max_bytes=max_bytes)
         if held is not None:
-            records = b"".join(held[0])
+            records, next_offset = b"".join(held[0]), held[1]
         else:
-            records = await self._read_rows(one, end_offset=end_offset, max_bytes=max_bytes, state=state)
+            records, next_offset = await self._read_rows(one, end_offset=end_offset, max_bytes=max_bytes, state=state)
         # Kafka's rule: the response's first record comes whatever its size; others only where they fit.
-        return records if is_first or len(records) <= max_bytes else b""
+        if not records or (len(records) > max_bytes and not is_first):
+            return Fetched(state)
+        if not read_committed:
+            return Fetched(state, records)
+        aborted = await self._aborted.find(
+            one.key,
+            start_offset=one.offset,
+            end_offset=next_offset,
+            last_stable_offset=state.last_stable_offset,
+        )
+        return Fetched(state, records, aborted)
 
     async def _read_rows(
         self, one: Wanted, *, end_offset: int, max_bytes: int, state: PartitionState
-    ) -> bytes:
+    ) -> tuple[bytes, int]:
+        """Records, and the offset after them."""
         row_bytes = self._row_bytes.get(one.key, FIRST_GUESS_ROW_BYTES)
         max_rows = max(MIN_ROWS, min(MAX_ROWS, max_bytes * 5 // (row_bytes * 4)))
         rows = await read_messages(
@@ -178,8 +189,8 @@ class Reads:
             max_bytes=max_bytes,
         )
         if rows is None:
-            return b""
+            return b"", one.offset
         records = encode_rows(rows, leader_epoch=state.leader_epoch)
         self._row_bytes[one.key] = max(1, len(records) // len(rows.offsets))
         await asyncio.sleep(0)  # others get their turn between large pieces
-        return records
+        return records, rows.offsets[-1] + 1

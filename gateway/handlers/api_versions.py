@@ -12,7 +12,7 @@ from gateway.protocol.messages import ApiKey, Request, Tree
 METADATA_VERSION_MIN, METADATA_VERSION = 7, 25
 """metadata.version levels 3.3-IV3 and 4.0-IV3: tells consoles which admin calls to expect."""
 
-FEATURES = {"metadata.version": (METADATA_VERSION_MIN, METADATA_VERSION)}
+FEATURES = {"metadata.version": (METADATA_VERSION_MIN, METADATA_VERSION), "transaction.version": (0, 2)}
 """Finalized features with their lowest and highest level."""
 
 
@@ -25,7 +25,11 @@ def announcement(error_code: ErrorCode) -> Tree:
     return {
         "error_code": error_code,
         "api_keys": [
-            {"api_key": handler.api_key, "min_version": handler.announced_min, "max_version": handler.versions[-1]}
+            {
+                "api_key": handler.api_key,
+                "min_version": handler.announced_min,
+                "max_version": handler.versions[-1],
+            }
             for handler in sorted(HANDLERS.values(), key=lambda handler: handler.api_key)
         ],
         "supported_features": [

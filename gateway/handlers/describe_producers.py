@@ -46,8 +46,8 @@ async def _partition(topic: Topic | KafkaError, index: int, context: RequestCont
             "last_sequence": last_sequence,
             "last_timestamp": last_timestamp_ms,
             "coordinator_epoch": -1,
-            "current_txn_start_offset": -1,
+            "current_txn_start_offset": -1 if open_since is None else open_since,
         }
-        for producer_id, epoch, last_sequence, last_timestamp_ms in active
+        for producer_id, epoch, last_sequence, last_timestamp_ms, open_since in active
     ]
     return answer

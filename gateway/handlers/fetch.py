@@ -90,6 +90,10 @@ def _partition_response(index: int, one: Fetched, *, read_committed: bool) -> Tr
         "high_watermark": one.state.next_offset,
         "last_stable_offset": one.state.last_stable_offset,
         "log_start_offset": one.state.log_start_offset,
-        "aborted_transactions": [] if read_committed else None,
+        "aborted_transactions": [
+            {"producer_id": each.producer_id, "first_offset": each.first_offset} for each in one.aborted
+        ]
+        if read_committed
+        else None,
         "records": one.records,
     }

@@ -1,7 +1,8 @@
 """Produce: append batches to partitions.
 
 v3 oldest format served (0-2 are announced because librdkafka looks for them) · v9 flexible · v10 tells the leader
-on error (KIP-951) · v13 topics by id · zstd from v7 on
+on error (KIP-951) · v12 adds partitions to the
+transaction by itself (KIP-890) · v13 topics by id · zstd from v7 on
 """
 
 from __future__ import annotations
@@ -13,20 +14,29 @@ from typing import Any
 from gateway import clock
 from gateway.broker.appends import Append, Appended
 from gateway.broker.catalog import Topic
+from gateway.broker.producers import readable
+from gateway.domain.connections import RequestKind
+from gateway.domain.producers import Producer
 from gateway.errors import (
     ErrorCode,
+    InvalidProducerEpoch,
     InvalidRecord,
     InvalidRequiredAcks,
     InvalidTimestamp,
-    InvalidTxnState,
     KafkaError,
+    ProducerFenced,
+    TransactionalIdRequired,
 )
-from gateway.handlers.registry import RequestContext, handles
+from gateway.handlers.registry import RequestContext, handles, outcome
 from gateway.protocol.batches import BatchLimits, ProducedBatch, decode_produced
 from gateway.protocol.messages import ApiKey, Request, Tree
+from gateway.storage.keys import PartitionKey
 
 FIRST_VERSION_WITH_IDS = 13
 FIRST_VERSION_WITH_ZSTD = 7
+FIRST_VERSION_WITH_ABORTABLE = 11
+FIRST_VERSION_THAT_ADDS = 12
+"""KIP-890: a batch adds its partition to the transaction by itself."""
 DECODE_IN_THREAD_BYTES = 64 * 1024
 """Batches from this size on are decoded off the event loop if they are compressed: they may be many times larger."""
 
@@ -68,7 +78,14 @@ async def _begin(
         raise InvalidRecord("there are no records")
     batch = await _decode(partition.records, topic, context)
     _check(batch, topic, request)
-    append = Append(key, batch, uses_log_append_time=topic.settings.log_append_time)
+    if batch.is_transactional:
+        await _join_transaction(batch, key, request, context)
+    append = Append(
+        key,
+        batch,
+        uses_log_append_time=topic.settings.log_append_time,
+        knows_abortable=context.version >= FIRST_VERSION_WITH_ABORTABLE,
+    )
     context.broker.appends.submit(append)
     return append
 
@@ -87,10 +104,29 @@ async def _decode(records: bytes, topic: Topic, context: RequestContext) -> Prod
     return decode_produced(records, limits)
 
 
+async def _join_transaction(batch: ProducedBatch, key: PartitionKey, request: Request, context: RequestContext) -> None:
+    """What must hold before a transactional batch is queued; the commit itself proves that its transaction is open."""
+    context.broker.connections.hear(RequestKind.PRODUCE, producer_id=batch.producer_id, connection=context.connection)
+    if context.version >= FIRST_VERSION_THAT_ADDS:
+        joined = await outcome(
+            context.broker.transactions.add_implicitly(
+                request.transactional_id,
+                Producer(batch.producer_id, batch.producer_epoch),
+                [key],
+                client_id=readable(context.client_id),
+            )
+        )
+        if isinstance(joined, ProducerFenced):
+            # To a producer that writes, a newer instance is an epoch it may recover from (KIP-588).
+            raise InvalidProducerEpoch(current=joined.current, received=batch.producer_epoch)
+        if isinstance(joined, KafkaError):
+            raise joined
+
+
 def _check(batch: ProducedBatch, topic: Topic, request: Request) -> None:
     """What the topic's settings and the request say about a batch that is sound in itself."""
-    if batch.is_transactional:
-        raise InvalidTxnState("the producer is in no transaction")
+    if batch.is_transactional and request.transactional_id is None:
+        raise TransactionalIdRequired("a transactional batch needs the request's transactional id")
     settings = topic.settings
     if not settings.log_append_time:
         now_ms = clock.now_ms()
@@ -125,11 +161,7 @@ async def _answer(
     if request.acks == 0:
         return None
     label = "topic_id" if named_by_id else "name"
-    return {
-        "responses": [
-            {label: name, "partition_responses": partitions} for name, partitions in responses.items()
-        ]
-    }
+    return {"responses": [{label: name, "partition_responses": partitions} for name, partitions in responses.items()]}
 
 
 def _partition_response(index: int, append: Append | KafkaError, context: RequestContext) -> Tree:

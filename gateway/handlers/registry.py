@@ -9,9 +9,12 @@ from typing import Any, TypeAlias, TypeVar
 from gateway.broker.broker import Broker
 from gateway.broker.catalog import Topic
 from gateway.clock import monotonic_seconds
+from gateway.domain.connections import RequestKind
 from gateway.errors import (
     ErrorCode,
     KafkaError,
+    NotLeaderOrFollower,
+    ProducerFenced,
     RequestTimedOut,
     UnknownTopicId,
     UnknownTopicOrPartition,
@@ -49,6 +52,22 @@ class RequestContext:
     version: int
     client_id: str | None
     broker: Broker
+    connection: int
+    """Connections are numbered as they are accepted."""
+
+    def hear_coordination(self, producer_id: int) -> None:
+        """A request about a producer's transaction came: StaleConnection if the producer has a newer connection."""
+        self.broker.connections.hear(
+            RequestKind.COORDINATE, producer_id=producer_id, connection=self.connection
+        )
+
+    def producer_error(self, result: object, *, fenced_since: int) -> ErrorCode:
+        """The code for a transactional request; PRODUCER_FENCED is younger than most of their versions."""
+        if isinstance(result, ProducerFenced) and self.version < fenced_since:
+            return ErrorCode.invalid_producer_epoch
+        if isinstance(result, (NotLeaderOrFollower, RequestTimedOut)):
+            return ErrorCode.coordinator_not_available  # the database is away: ask again
+        return result.code if isinstance(result, KafkaError) else ErrorCode.none
 
     def describe_partition(self, topic: Topic, index: int) -> dict[str, Any]:
         """A partition as clients are told of it. Its leader spreads the load; any gateway serves it."""

@@ -20,7 +20,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import DecodeError, OutOfBoundValue
 
 from gateway.protocol.scanning import OutOfBounds, scan_request
-from gateway.protocol.shapes import entity_of, is_array
+from gateway.protocol.shapes import entity_of, is_array, is_nullable
 
 __all__ = [
     "ApiKey",
@@ -55,6 +55,11 @@ class ApiKey(enum.IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
@@ -62,6 +67,8 @@ class ApiKey(enum.IntEnum):
     INCREMENTAL_ALTER_CONFIGS = 44
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
     DESCRIBE_TOPIC_PARTITIONS = 75
 
 
@@ -99,9 +106,7 @@ def decode_request(frame: bytes, header: RequestHeader) -> tuple[str | None, Req
 
 def encode_response(header: RequestHeader, tree: Tree, *, version: int | None = None) -> bytes:
     """The response frame's content for `tree`; `version` where it differs from the request's."""
-    response_class, write_header, write_body = _writers(
-        header.api_key, header.version if version is None else version
-    )
+    response_class, write_header, write_body = _writers(header.api_key, header.version if version is None else version)
     out = _Chunks()
     write_header(out, header.correlation_id)
     write_body(out, _build(response_class, tree, known=_known_names(header.api_key)))
@@ -188,6 +193,10 @@ def _duration(value_ms: int) -> dt.timedelta:
     return dt.timedelta(milliseconds=value_ms)
 
 
+def _instant(value_ms: int) -> dt.datetime:
+    return EPOCH + dt.timedelta(milliseconds=value_ms)
+
+
 def _moment(value_ms: int) -> dt.datetime | None:
     """Kafka's -1 is kio's null."""
     return None if value_ms < 0 else EPOCH + dt.timedelta(milliseconds=value_ms)
@@ -211,7 +220,10 @@ def _shape(entity: type) -> tuple[_Field, ...]:
                 name=part.name,
                 entity=entity_of(part.type),
                 is_array=is_array(part.type),
-                convert=CONVERSIONS.get(kind or ""),
+                # Where kio has no null, -1 is the millisecond before 1970.
+                convert=_instant
+                if kind == "datetime_i64" and not is_nullable(part.type)
+                else CONVERSIONS.get(kind or ""),
                 is_duration=kind in ("timedelta_i32", "timedelta_i64"),
                 has_default=has_default,
             )

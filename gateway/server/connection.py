@@ -7,6 +7,7 @@ Reading and beginning stop while this connection or all together hold more than 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from typing import cast
 
@@ -14,6 +15,7 @@ import structlog
 
 from gateway.broker.broker import Broker
 from gateway.config import Settings
+from gateway.domain.connections import StaleConnection
 from gateway.protocol.framing import LENGTH_BYTES, FrameReader, MalformedFrame
 from gateway.protocol.messages import MalformedRequest
 from gateway.server.dispatch import Pending, begin
@@ -24,12 +26,16 @@ __all__ = ["Connection"]
 
 log = structlog.get_logger()
 
+_numbers = itertools.count(1)
+"""Connections in the order they were accepted."""
+
 
 class Connection(asyncio.Protocol):
     """What asyncio tells about one socket."""
 
     def __init__(self, broker: Broker, settings: Settings, budget: Budget, connections: set[Connection]) -> None:
         self._broker = broker
+        self._number = next(_numbers)
         self._settings = settings
         self._budget = budget
         self._connections = connections
@@ -127,9 +133,13 @@ class Connection(asyncio.Protocol):
                     await self._has_answered.wait()
                 content = self._arrived.popleft()
                 try:
-                    pending = await begin(content, self._broker)
+                    pending = await begin(content, self._broker, connection=self._number)
                 except MalformedRequest as error:
                     self._close_malformed(str(error))
+                    return
+                except StaleConnection as error:
+                    log.warning("connection closed: its client has moved on", peer=self.peer, reason=str(error))
+                    self._transport.abort()
                     return
                 except Exception as error:  # noqa: BLE001 - whatever it was, only this client is to suffer
                     self._close_unexpected(error)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
-from wsgiref.simple_server import WSGIServer
 
 import psycopg
 import structlog
-from prometheus_client import start_http_server
 from psycopg_pool import PoolTimeout
 
 from gateway.broker.broker import Broker, Node, load_cluster_id
@@ -17,8 +15,10 @@ from gateway.config import Settings
 from gateway.domain.configs import broker_values_of
 from gateway.errors import StartupError
 from gateway.server.connection import Connection
+from gateway.server.http import HttpListener
 from gateway.server.limits import Budget
 from gateway.storage.database import Database
+from gateway.storage.schema import head_version
 from gateway.telemetry.logs import configure_logs
 
 __all__ = ["run_gateway"]
@@ -72,10 +72,11 @@ async def run_gateway(settings: Settings, database_url: str, *, announce: Callab
             broker_values=broker_values_of(
                 settings.model_dump(), listen=str(listen), advertised=f"{node.host}:{node.port}"
             ),
+            schema_version=head_version(),
             on_lost=lose,
         )
         brokers.append(broker)
-        metrics_server = _serve_metrics(settings)
+        http = HttpListener(settings.http_address, broker)
         await broker.start()
         await server.start_serving()
         announce(node.host, node.port)
@@ -85,8 +86,7 @@ async def run_gateway(settings: Settings, database_url: str, *, announce: Callab
         await broker.leave()
         await _drain(connections, settings.drain_timeout_ms / 1000)
         await broker.stop()
-        metrics_server.shutdown()
-        metrics_server.server_close()
+        await http.stop()
         if lost:
             raise StartupError(lost[0])
     finally:
@@ -108,19 +108,6 @@ async def _open_database(settings: Settings, url: str) -> Database:
             f"Cannot reach the database: {reason}. Check TABLEWIRE_DATABASE_URL and that PostgreSQL runs."
         ) from error
     return database
-
-
-def _serve_metrics(settings: Settings) -> WSGIServer:
-    """Prometheus metrics at http://<http_listen>/metrics, from a thread of their own."""
-    address = settings.http_address
-    try:
-        server, _ = start_http_server(address.port, addr=address.host)
-    except OSError as error:
-        raise StartupError(
-            f"Cannot listen on {address} for metrics: {error.strerror or error}."
-            " Choose another address with TABLEWIRE_HTTP_LISTEN."
-        ) from error
-    return server
 
 
 async def _drain(connections: set[Connection], timeout_seconds: float) -> None:

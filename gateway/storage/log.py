@@ -1,7 +1,7 @@
 """The log in PostgreSQL: appending rows under partition locks, reading ranges, moving the log's start.
 
 A writer's commit is one string of statements with the COPY data in the middle, sent in two waits:
-`BEGIN; lock; guarded advance; upsert; COPY …; COMMIT`. Integers are the only literals in it.
+`BEGIN; share transactions; lock; guarded advance; upsert; COPY …; COMMIT`. Integers are the only literals in it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,13 @@ from gateway.storage.keys import PartitionKey, ProducerKey
 from gateway.storage.locks import partition_key
 from gateway.storage.producers import KnownProducer, load_sequences, upsert_script
 from gateway.storage.statements import statement
+from gateway.storage.transactions import (
+    AppendableTransaction,
+    Extent,
+    extend_script,
+    load_for_append,
+    share_script,
+)
 
 __all__ = [
     "Advance",
@@ -54,6 +61,8 @@ class Advance(NamedTuple):
     key: PartitionKey
     expected_offset: int
     next_offset: int
+    stable_offset: int
+    """The last stable offset afterwards, if no transaction was open there before."""
     max_timestamp_ms: int
 
 
@@ -80,22 +89,30 @@ class LogConnection:
         advances: Sequence[Advance],
         rows: Iterable[bytes | bytearray],
         producers: Sequence[tuple[ProducerKey, ProducerState]],
+        extents: Sequence[Extent],
         *,
         locked: bool,
     ) -> None:
-        """Write `rows`, move the partitions and remember the producers in one database transaction; returns after
-        COMMIT.
+        """Write `rows`, move the partitions, extend open transactions and remember the producers in one database
+        transaction; returns after COMMIT.
 
         `locked` says that `lock_and_load` began the transaction. Raises PartitionMoved, nothing written, when
-        a partition is not where `advances` expects it. After any other error the outcome may be unknown.
+        a partition is not where `advances` expects it or a transaction is not open. After any other error the outcome
+        may be unknown.
         """
-        script = "" if locked else f"{BEGIN}; {_lock_script([a.key for a in advances])}; "
+        script = ""
+        if not locked:
+            # Lock order: transactions, then partitions.
+            share = f"{share_script(extents)}; " if extents else ""
+            script = f"{BEGIN}; {share}{_lock_script([a.key for a in advances])}; "
         values = ", ".join(
             f"({a.key.topic_id}, {a.key.partition}, {a.expected_offset}::bigint, {a.next_offset}::bigint,"
-            f" {a.max_timestamp_ms}::bigint)"
+            f" {a.stable_offset}::bigint, {a.max_timestamp_ms}::bigint)"
             for a in advances
         )
         script += statement("log/advance_partitions").format(rows=values, count=len(advances)) + "; "
+        if extents:
+            script += extend_script(extents) + "; "
         if producers:
             script += upsert_script(producers) + "; "
         script += statement("log/copy_messages") + "; COMMIT"
@@ -109,13 +126,20 @@ class LogConnection:
             await self.roll_back()
             raise
 
-    async def lock_and_load(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, PartitionState]:
-        """Begin a transaction that holds the partitions' locks, and read where they are."""
+    async def lock_and_load(
+        self, keys: Sequence[PartitionKey], producer_ids: Sequence[int]
+    ) -> tuple[dict[PartitionKey, PartitionState], dict[int, AppendableTransaction]]:
+        """Begin a transaction that shares the transactions of these producers and holds the partitions' locks, and
+        read where they are."""
         async with asyncio.timeout(self._timeout_seconds):
-            await self._connection.wait(
-                _run_copy(self._connection, f"{BEGIN}; {_lock_script(keys)}".encode(), ())
-            )
-            return await _load_partitions(Transaction(self._connection), keys)
+            source = Transaction(self._connection)
+            transactions: dict[int, AppendableTransaction] = {}
+            if producer_ids:
+                await self._connection.wait(_run_copy(self._connection, BEGIN.encode(), ()))
+                transactions = await load_for_append(source, producer_ids)
+            begin = "" if producer_ids else f"{BEGIN}; "
+            await self._connection.wait(_run_copy(self._connection, f"{begin}{_lock_script(keys)}".encode(), ()))
+            return await _load_partitions(source, keys), transactions
 
     async def load_producers(self, keys: Sequence[ProducerKey]) -> dict[ProducerKey, KnownProducer]:
         """What producers last wrote; inside the transaction if `lock_and_load` began one."""
@@ -136,9 +160,7 @@ class LogConnection:
         return not self._connection.closed
 
 
-async def load_partitions(
-    database: Database, keys: Sequence[PartitionKey]
-) -> dict[PartitionKey, PartitionState]:
+async def load_partitions(database: Database, keys: Sequence[PartitionKey]) -> dict[PartitionKey, PartitionState]:
     """Where these partitions are now; one that does not exist is left out."""
     return await _load_partitions(database, keys)
 
@@ -218,9 +240,7 @@ def _lock_script(keys: Iterable[PartitionKey]) -> str:
     return statement("log/lock_partitions").format(keys=", ".join(map(str, numbers)))
 
 
-def _run_copy(
-    connection: AsyncConnection[Row], script: bytes, rows: Iterable[bytes | bytearray]
-) -> PQGen[None]:
+def _run_copy(connection: AsyncConnection[Row], script: bytes, rows: Iterable[bytes | bytearray]) -> PQGen[None]:
     """Send a string of statements; feed `rows` to the COPY in it; raise the first error of any of them."""
     pgconn = connection.pgconn
     pgconn.send_query(script)

@@ -26,6 +26,7 @@ class KnownProducer(NamedTuple):
 
     state: ProducerState | None
     may_be_forgotten: bool
+    is_transactional: bool = False
 
 
 async def insert(source: Database | Transaction, client_id: str | None) -> tuple[int, int]:
@@ -53,11 +54,11 @@ async def load_sequences(
         partitions=[key.partition for key in keys],
         producer_ids=[key.producer_id for key in keys],
     )
-    return {ProducerKey(*row[:3]): KnownProducer(_state(row), row[10]) for row in rows}
+    return {ProducerKey(*row[:3]): KnownProducer(_state(row), row[10], row[11]) for row in rows}
 
 
 async def list_active(database: Database, *, topic_id: int, partition: int) -> list[Row]:
-    """Id, epoch, last sequence and last timestamp of each producer that the partition knows."""
+    """Id, epoch, last sequence, last timestamp and open transaction's first offset of each producer known there."""
     return await database.rows("producers/list_active", topic_id=topic_id, partition=partition)
 
 

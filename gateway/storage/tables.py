@@ -33,9 +33,7 @@ Now = text("now()")
 cluster = Table(
     "cluster",
     metadata,
-    Column(
-        "is_only_row", Boolean, CheckConstraint("is_only_row"), primary_key=True, server_default=text("true")
-    ),
+    Column("is_only_row", Boolean, CheckConstraint("is_only_row"), primary_key=True, server_default=text("true")),
     Column("cluster_uuid", Uuid, nullable=False, server_default=text("gen_random_uuid()")),
     Column("created_at", TimestampTz, nullable=False, server_default=Now),
 )
@@ -203,4 +201,66 @@ consumer_offsets = Table(
     Column("group_id", ForeignKey(groups.c.group_id, ondelete="CASCADE"), primary_key=True),
     Column("metadata", Text, nullable=False, server_default=text("''")),
     Index("consumer_offsets_partition", "topic_id", "partition"),
+)
+
+transactions = Table(
+    "transactions",
+    metadata,
+    Column("producer_id", BigInteger, nullable=False, unique=True),
+    Column("started_at", TimestampTz),
+    Column("updated_at", TimestampTz, nullable=False, server_default=Now),
+    Column("transaction_timeout_ms", Integer, nullable=False),
+    Column("producer_epoch", SmallInteger, nullable=False),
+    Column("previous_epoch", SmallInteger),
+    Column("ended_epoch", SmallInteger),
+    Column("previous_producer_id", BigInteger),
+    Column("transactional_id", Text(collation="C"), primary_key=True),
+    Column("state", Text, nullable=False, server_default=text("'Empty'")),
+    Column("client_id", Text),
+    Index("transactions_open", "started_at", postgresql_where=text("state = 'Ongoing'")),
+)
+
+transaction_partitions = Table(
+    "transaction_partitions",
+    metadata,
+    Column("producer_id", BigInteger, primary_key=True),
+    Column("first_offset", BigInteger),
+    Column("last_offset", BigInteger),
+    Column("topic_id", ForeignKey(topics.c.topic_id, ondelete="CASCADE"), primary_key=True),
+    Column("partition", Integer, primary_key=True),
+    Index("transaction_partitions_partition", "topic_id", "partition"),
+)
+
+transaction_offsets = Table(
+    "transaction_offsets",
+    metadata,
+    Column("producer_id", BigInteger, primary_key=True),
+    Column("committed_offset", BigInteger, nullable=False),
+    Column("topic_id", ForeignKey(topics.c.topic_id, ondelete="CASCADE"), primary_key=True),
+    Column("partition", Integer, primary_key=True),
+    Column("leader_epoch", Integer),
+    Column("group_id", Text(collation="C"), primary_key=True),
+    Column("metadata", Text, nullable=False, server_default=text("''")),
+    Index("transaction_offsets_group", "group_id", "topic_id", "partition"),
+)
+
+aborted_transactions = Table(
+    "aborted_transactions",
+    metadata,
+    Column("producer_id", BigInteger, nullable=False),
+    Column("first_offset", BigInteger, nullable=False),
+    Column("last_offset", BigInteger, primary_key=True),
+    Column("topic_id", ForeignKey(topics.c.topic_id, ondelete="CASCADE"), primary_key=True),
+    Column("partition", Integer, primary_key=True),
+    Index("aborted_transactions_producer", "topic_id", "partition", "producer_id", "first_offset"),
+)
+
+transaction_counters = Table(
+    "transaction_counters",
+    metadata,
+    Column("slot", Integer, primary_key=True, autoincrement=False),
+    Column("started", BigInteger, nullable=False, server_default=text("0")),
+    Column("committed", BigInteger, nullable=False, server_default=text("0")),
+    Column("aborted", BigInteger, nullable=False, server_default=text("0")),
+    Column("timed_out", BigInteger, nullable=False, server_default=text("0")),
 )

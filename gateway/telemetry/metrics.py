@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import Counter, Gauge, Histogram
 
 __all__ = [
     "ACTIVE_PRODUCERS",
     "CONNECTIONS",
     "DUPLICATES",
     "MALFORMED",
+    "OLDEST_OPEN_TRANSACTION_SECONDS",
+    "OPEN_TRANSACTIONS",
     "PRODUCED_BYTES",
     "PRODUCED_RECORDS",
     "PRODUCERS_FENCED",
     "REQUESTS",
     "SEQUENCE_REFUSALS",
+    "TRANSACTIONS",
+    "TRANSACTION_END_SECONDS",
     "UNEXPECTED",
 ]
 
@@ -35,3 +39,7 @@ PRODUCERS_FENCED = Counter("tablewire_producers_fenced", "InitProducerId request
 ACTIVE_PRODUCERS = Gauge(
     "tablewire_active_producers", "Idempotent producers that wrote in the last five minutes."
 )
+TRANSACTIONS = Gauge("tablewire_transactions", "Transactions of all gateways since the schema was made.", ["outcome"])
+OPEN_TRANSACTIONS = Gauge("tablewire_open_transactions", "Transactions that are open now.")
+OLDEST_OPEN_TRANSACTION_SECONDS = Gauge("tablewire_oldest_open_transaction_seconds", "Age of the oldest open one.")
+TRANSACTION_END_SECONDS = Histogram("tablewire_transaction_end_seconds", "How long EndTxn took.")

@@ -3,6 +3,6 @@
 SELECT m."offset", m."timestamp"
 FROM kafka.messages m
 WHERE m.topic_id = %(topic_id)s AND m.partition = %(partition)s
-  AND m."offset" >= %(start_offset)s AND m."offset" < %(end_offset)s
+  AND m."offset" >= %(start_offset)s AND m."offset" < %(end_offset)s AND m.control_type IS NULL
 ORDER BY m."timestamp" DESC, m."offset"
 LIMIT 1

@@ -4,7 +4,8 @@
 SELECT wanted.topic_id, wanted.partition_id, wanted.producer_id,
        s.producer_epoch, s.last_sequence, s.run_length,
        s.first_sequences, s.last_sequences, s.base_offsets, s.timestamps_ms,
-       coalesce(i.created_at <= p.producers_dropped_at, i.producer_id IS NULL) AS may_be_forgotten
+       coalesce(i.created_at <= p.producers_dropped_at, i.producer_id IS NULL) AS may_be_forgotten,
+       i.transactional_id IS NOT NULL AS is_transactional
 FROM unnest(%(topic_ids)s::int[], %(partitions)s::int[], %(producer_ids)s::bigint[])
          AS wanted (topic_id, partition_id, producer_id)
 JOIN kafka.partitions p ON p.topic_id = wanted.topic_id AND p.partition = wanted.partition_id

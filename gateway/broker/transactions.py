@@ -1,0 +1,301 @@
+"""Transactions: begun, extended and ended, each step one database transaction under the transaction's row lock.
+
+EndTxn makes markers, aborted ranges, last stable offsets, consumer offsets, state and epoch true at one instant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from gateway import failpoints
+from gateway.clock import monotonic_seconds
+from gateway.domain.producers import Producer
+from gateway.domain.transactions import (
+    AlreadyEnded,
+    Begin,
+    Create,
+    Ending,
+    KeepEpoch,
+    Rotate,
+    Transaction,
+    decide_add,
+    decide_end,
+    decide_fence,
+    decide_init,
+)
+from gateway.errors import (
+    ConcurrentTransactions,
+    InvalidProducerEpoch,
+    InvalidRequest,
+    InvalidTxnState,
+    PolicyViolation,
+)
+from gateway.protocol.batches import RowRange, encode_rows
+from gateway.storage import transactions as storage
+from gateway.storage.database import Database
+from gateway.storage.database import Transaction as DatabaseTransaction
+from gateway.storage.failures import DATABASE_ERRORS
+from gateway.storage.keys import PartitionKey
+from gateway.storage.transactions import Marked, PendingOffset
+from gateway.telemetry import metrics
+
+__all__ = ["Transactions", "control_batch"]
+
+log = structlog.get_logger()
+
+SWEEP_SECONDS = 1.0
+SWEEP_STEP = 100
+MAX_REMEMBERED = 100_000
+COMMIT_KEY, ABORT_KEY, MARKER_VALUE = b"\0\0\0\1", b"\0\0\0\0", bytes(6)
+
+
+class Transactions:
+    """The transactional side of producers. Every gateway may serve every transactional id."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        max_timeout_ms: int,
+        max_open_per_client: int,
+        id_expiry_ms: int,
+        on_marked: Callable[[Marked, bytes], None],
+    ) -> None:
+        self._database = database
+        self._max_timeout_ms = max_timeout_ms
+        self._max_open_per_client = max_open_per_client
+        self._id_expiry_ms = id_expiry_ms
+        self._on_marked = on_marked
+        self._added: dict[tuple[Producer, PartitionKey], None] = {}
+        self._sweeper: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._sweeper = asyncio.create_task(self._sweep())
+
+    async def stop(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+
+    # --- InitProducerId -----------------------------------------------------------------------
+
+    async def init(self, transactional_id: str, asked: Producer, *, timeout_ms: int, client_id: str | None) -> Producer:
+        """The id and epoch of this instance: what is open is aborted, older instances are fenced."""
+        _require_name(transactional_id)
+        marked: list[Marked] = []
+        is_open = False
+        async with self._database.transaction() as source:
+            transaction = await storage.lock(source, transactional_id)
+            decision = decide_init(transaction, asked, timeout_ms=timeout_ms, max_timeout_ms=self._max_timeout_ms)
+            if transaction is None or isinstance(decision, Create):
+                producer = await storage.create(source, transactional_id, timeout_ms=timeout_ms, client_id=client_id)
+                if producer is None:
+                    raise ConcurrentTransactions("another instance began with this transactional id at the same time")
+            elif isinstance(decision, KeepEpoch):
+                producer = transaction.producer
+            else:
+                is_open = transaction.is_open
+                if is_open:
+                    ending = decide_fence(transaction)
+                    marked = await self._end(source, transaction, ending, commit=False, cause="init")
+                if isinstance(decision, Rotate):
+                    producer = await storage.rotate(source, transactional_id, old_producer_id=transaction.producer.id)
+                else:
+                    producer = Producer(transaction.producer.id, decision.epoch)
+                    await storage.raise_epoch(
+                        source, transactional_id, decision, timeout_ms=timeout_ms, client_id=client_id
+                    )
+        if is_open:
+            self._tell(marked, commit=False)
+        return producer
+
+    # --- within a transaction -----------------------------------------------------------------
+
+    async def add_partitions(
+        self, transactional_id: str, producer: Producer, keys: Sequence[PartitionKey], *, client_id: str | None
+    ) -> None:
+        """These partitions are part of the producer's transaction, which begins with them if none is open."""
+        async with self._database.transaction() as source:
+            await self._require_open(source, transactional_id, producer, client_id)
+            await storage.add_partitions(source, producer.id, keys)
+
+    async def verify(self, transactional_id: str, producer: Producer, keys: Sequence[PartitionKey]) -> None:
+        """Only say whether these partitions are in the producer's open transaction."""
+        async with self._database.transaction() as source:
+            transaction = await storage.lock(source, transactional_id)
+            if decide_add(transaction, producer) is not None:
+                raise InvalidTxnState("the producer has no open transaction")
+            held = (await storage.load_for_append(source, [producer.id]))[producer.id].partitions
+        if not held.issuperset(keys):
+            raise InvalidTxnState("a partition is not in the producer's transaction")
+
+    async def add_implicitly(
+        self, transactional_id: str, producer: Producer, keys: Sequence[PartitionKey], *, client_id: str | None
+    ) -> None:
+        """The same for a client that just produces (KIP-890). Its epoch stands for one transaction only, so what
+        was added in it once need not be asked again; the append itself proves it."""
+        new = [key for key in keys if (producer, key) not in self._added]
+        if new:
+            await self.add_partitions(transactional_id, producer, new, client_id=client_id)
+            if len(self._added) > MAX_REMEMBERED:
+                self._added.clear()
+            self._added.update(dict.fromkeys((producer, key) for key in new))
+
+    async def add_group(self, transactional_id: str, producer: Producer, *, client_id: str | None) -> None:
+        """Offsets of a group will be part of the producer's transaction."""
+        async with self._database.transaction() as source:
+            await self._require_open(source, transactional_id, producer, client_id)
+
+    async def commit_offsets(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        group_id: str,
+        offsets: Sequence[PendingOffset],
+        *,
+        may_begin: bool,
+        client_id: str | None,
+    ) -> None:
+        """Offsets that become true with the producer's transaction. `may_begin`: it may be the first thing in it."""
+        _require_name(group_id)
+        async with self._database.transaction() as source:
+            if may_begin:
+                await self._require_open(source, transactional_id, producer, client_id)
+            elif decide_add(await storage.lock(source, transactional_id), producer) is not None:
+                raise InvalidTxnState("the producer has no open transaction that the group was added to")
+            await storage.add_offsets(source, producer.id, group_id, offsets)
+
+    async def _require_open(
+        self, source: DatabaseTransaction, transactional_id: str, producer: Producer, client_id: str | None
+    ) -> None:
+        _require_name(transactional_id)
+        transaction = await storage.lock(source, transactional_id)
+        if isinstance(decide_add(transaction, producer), Begin):
+            if await storage.count_open(source, client_id) >= self._max_open_per_client:
+                raise PolicyViolation(
+                    f"client {client_id} has {self._max_open_per_client} open transactions"
+                    " (max.open.transactions.per.client); end some first"
+                )
+            await storage.begin(source, transactional_id)
+
+    # --- the end ------------------------------------------------------------------------------
+
+    async def end(self, transactional_id: str, producer: Producer, *, commit: bool, bump_epoch: bool) -> Producer:
+        """Commit or abort; returns what the producer goes on with. A retry is answered as the first try."""
+        _require_name(transactional_id)
+        begun_at = monotonic_seconds()
+        failpoints.reach(failpoints.END_BEFORE)
+        marked: list[Marked] = []
+        async with self._database.transaction() as source:
+            transaction = await storage.lock(source, transactional_id)
+            decision = decide_end(transaction, producer, commit=commit, bump_epoch=bump_epoch)
+            assert transaction is not None
+            if isinstance(decision, AlreadyEnded):
+                return transaction.producer
+            marked = await self._end(source, transaction, decision, commit=commit, cause="client")
+            producer = Producer(producer.id, decision.next_epoch)
+            if decision.rotates:
+                producer = await storage.rotate(source, transactional_id, old_producer_id=producer.id)
+            failpoints.reach(failpoints.END_WRITTEN)
+        failpoints.reach(failpoints.END_COMMITTED)
+        metrics.TRANSACTION_END_SECONDS.observe(monotonic_seconds() - begun_at)
+        self._tell(marked, commit=commit)
+        return producer
+
+    async def abort_partition_of(self, producer: Producer, key: PartitionKey) -> None:
+        """An operator's abort (WriteTxnMarkers): the whole transaction that holds the partition goes."""
+        async with self._database.transaction() as source:
+            transaction = await storage.lock_by_producer(source, producer.id)
+            if transaction is None or not transaction.is_open:
+                raise InvalidTxnState("the producer has no open transaction")
+            if transaction.producer.epoch != producer.epoch:
+                raise InvalidProducerEpoch(current=transaction.producer.epoch, received=producer.epoch)
+            held = (await storage.load_for_append(source, [producer.id]))[producer.id].partitions
+            if key not in held:
+                raise InvalidTxnState("the partition is not in the producer's transaction")
+            marked = await self._end(source, transaction, decide_fence(transaction), commit=False, cause="operator")
+        self._tell(marked, commit=False)
+
+    async def _end(
+        self, source: DatabaseTransaction, transaction: Transaction, ending: Ending, *, commit: bool, cause: str
+    ) -> list[Marked]:
+        return await storage.end(
+            source, transaction.producer.id, commit=commit, next_epoch=ending.next_epoch, cause=cause
+        )
+
+    def _tell(self, marked: Sequence[Marked], *, commit: bool) -> None:
+        for one in marked:
+            self._on_marked(one, control_batch(one, commit=commit))
+
+    # --- time ---------------------------------------------------------------------------------
+
+    async def _sweep(self) -> None:
+        """Abort what is past its time, whichever gateway began it."""
+        while True:
+            try:
+                while await self.sweep_once() == SWEEP_STEP:
+                    pass
+                await self._count()
+            except DATABASE_ERRORS as error:
+                log.warning("open transactions are not looked after", error=str(error))
+            await asyncio.sleep(SWEEP_SECONDS)
+
+    async def sweep_once(self) -> int:
+        """One small step; returns how many transactions were aborted."""
+        marked: list[Marked] = []
+        async with self._database.transaction() as source:
+            late = await storage.find_timed_out(source, step=SWEEP_STEP)
+            for transactional_id in late:
+                transaction = await storage.lock(source, transactional_id)
+                assert transaction is not None
+                marked += await self._end(source, transaction, decide_fence(transaction), commit=False, cause="timeout")
+                log.warning(
+                    "transaction timed out",
+                    transactional_id=transactional_id,
+                    producer_id=transaction.producer.id,
+                    timeout_ms=transaction.timeout_ms,
+                )
+            await storage.drop_expired(source, expiry_ms=self._id_expiry_ms, step=SWEEP_STEP)
+        self._tell(marked, commit=False)
+        return len(late)
+
+    async def _count(self) -> None:
+        started, committed, aborted, timed_out, active, oldest_seconds = await storage.load_stats(self._database)
+        for outcome, count in (
+            ("started", started),
+            ("committed", committed),
+            ("aborted", aborted),
+            ("timed_out", timed_out),
+        ):
+            metrics.TRANSACTIONS.labels(outcome).set(count)
+        metrics.OPEN_TRANSACTIONS.set(active)
+        metrics.OLDEST_OPEN_TRANSACTION_SECONDS.set(oldest_seconds)
+
+
+def control_batch(marked: Marked, *, commit: bool) -> bytes:
+    """The marker as consumers read it."""
+    return encode_rows(
+        RowRange(
+            offsets=[marked.next_offset - 1],
+            timestamps_ms=[marked.marked_at_ms],
+            timestamp_types=[0],
+            keys=[COMMIT_KEY if commit else ABORT_KEY],
+            values=[MARKER_VALUE],
+            header_names=[None],
+            header_values=[None],
+            producer_ids=[marked.producer_id],
+            producer_epochs=[marked.producer_epoch],
+            sequences=[None],
+            is_transactional=[True],
+            control_types=[int(commit)],
+        ),
+        leader_epoch=marked.leader_epoch,
+    )
+
+
+def _require_name(name: str) -> None:
+    if not name or "\0" in name:
+        raise InvalidRequest("a transactional id or group id must have at least one character, and no NUL")

@@ -1,0 +1,236 @@
+"""Transactions in PostgreSQL: found, begun, extended and ended, each under the transaction's row lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from gateway.domain.producers import Producer
+from gateway.domain.transactions import RaiseEpoch, State, Transaction
+from gateway.storage.database import Database, Row
+from gateway.storage.database import Transaction as DatabaseTransaction
+from gateway.storage.keys import PartitionKey, ProducerKey
+from gateway.storage.statements import statement
+
+__all__ = [
+    "AbortedRange",
+    "AppendableTransaction",
+    "Extent",
+    "Marked",
+    "PendingOffset",
+    "add_offsets",
+    "add_partitions",
+    "begin",
+    "count_open",
+    "create",
+    "describe",
+    "drop_expired",
+    "end",
+    "extend_script",
+    "find_timed_out",
+    "list_all",
+    "load_aborted",
+    "load_for_append",
+    "load_stats",
+    "lock",
+    "lock_by_producer",
+    "raise_epoch",
+    "rotate",
+    "share_script",
+]
+
+
+class Marked(NamedTuple):
+    """A partition that got a marker, and where it is afterwards; the marker has the offset before `next_offset`."""
+
+    key: PartitionKey
+    producer_id: int
+    producer_epoch: int
+    next_offset: int
+    last_stable_offset: int
+    leader_epoch: int
+    marked_at_ms: int
+
+
+class Extent(NamedTuple):
+    """What a commit appends to one partition of an open transaction."""
+
+    key: ProducerKey
+    producer_epoch: int
+    first_offset: int
+    last_offset: int
+
+
+class AppendableTransaction(NamedTuple):
+    """An open or ended transaction with its partitions, as a writer judges it."""
+
+    transaction: Transaction
+    partitions: frozenset[PartitionKey]
+
+
+class PendingOffset(NamedTuple):
+    key: PartitionKey
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+class AbortedRange(NamedTuple):
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+async def lock(source: DatabaseTransaction, transactional_id: str) -> Transaction | None:
+    """The transaction of an id, held still until the database transaction ends."""
+    return _transaction(await source.rows("transactions/lock_transaction", transactional_id=transactional_id))
+
+
+async def lock_by_producer(source: DatabaseTransaction, producer_id: int) -> Transaction | None:
+    return _transaction(await source.rows("transactions/lock_producer_transaction", producer_id=producer_id))
+
+
+async def create(
+    source: DatabaseTransaction, transactional_id: str, *, timeout_ms: int, client_id: str | None
+) -> Producer | None:
+    """A new transactional id; None when somebody else created it meanwhile."""
+    rows = await source.rows(
+        "transactions/insert_transaction", transactional_id=transactional_id, timeout_ms=timeout_ms, client_id=client_id
+    )
+    return Producer(rows[0][0], 0) if rows else None
+
+
+async def raise_epoch(
+    source: DatabaseTransaction, transactional_id: str, raised: RaiseEpoch, *, timeout_ms: int, client_id: str | None
+) -> None:
+    await source.rows(
+        "transactions/raise_epoch",
+        transactional_id=transactional_id,
+        epoch=raised.epoch,
+        previous_epoch=raised.previous_epoch,
+        timeout_ms=timeout_ms,
+        client_id=client_id,
+    )
+
+
+async def rotate(source: DatabaseTransaction, transactional_id: str, *, old_producer_id: int) -> Producer:
+    """Go on with a new producer id at epoch 0."""
+    await source.rows("transactions/release_producer", producer_id=old_producer_id)
+    ((producer_id,),) = await source.rows("transactions/rotate_producer", transactional_id=transactional_id)
+    return Producer(producer_id, 0)
+
+
+async def begin(source: DatabaseTransaction, transactional_id: str) -> None:
+    await source.rows("transactions/begin_transaction", transactional_id=transactional_id)
+
+
+async def count_open(source: DatabaseTransaction, client_id: str | None) -> int:
+    ((count,),) = await source.rows("transactions/count_open", client_id=client_id)
+    return int(count)
+
+
+async def add_partitions(source: DatabaseTransaction, producer_id: int, keys: Sequence[PartitionKey]) -> None:
+    await source.rows(
+        "transactions/add_partitions",
+        producer_id=producer_id,
+        topic_ids=[key.topic_id for key in keys],
+        partitions=[key.partition for key in keys],
+    )
+
+
+async def add_offsets(
+    source: DatabaseTransaction, producer_id: int, group_id: str, offsets: Sequence[PendingOffset]
+) -> None:
+    await source.rows(
+        "transactions/add_offsets",
+        producer_id=producer_id,
+        group_id=group_id,
+        topic_ids=[each.key.topic_id for each in offsets],
+        partitions=[each.key.partition for each in offsets],
+        offsets=[each.offset for each in offsets],
+        leader_epochs=[each.leader_epoch for each in offsets],
+        metadata=[each.metadata for each in offsets],
+    )
+
+
+async def end(
+    source: DatabaseTransaction, producer_id: int, *, commit: bool, next_epoch: int, cause: str = "client"
+) -> list[Marked]:
+    """Commit or abort everything the producer's transaction holds."""
+    rows = await source.rows(
+        "transactions/end_transaction", producer_id=producer_id, commit=commit, next_epoch=next_epoch, cause=cause
+    )
+    return [Marked(PartitionKey(row[0], row[1]), producer_id, next_epoch, *row[2:]) for row in rows]
+
+
+async def find_timed_out(source: DatabaseTransaction, *, step: int) -> list[str]:
+    return [row[0] for row in await source.rows("transactions/find_timed_out", step=step)]
+
+
+async def drop_expired(source: DatabaseTransaction, *, expiry_ms: int, step: int) -> None:
+    await source.rows("transactions/drop_expired", expiry_ms=expiry_ms, step=step)
+
+
+async def load_for_append(source: DatabaseTransaction, producer_ids: Iterable[int]) -> dict[int, AppendableTransaction]:
+    """The transactions of these producers, shared until the database transaction ends."""
+    rows = await source.rows("transactions/load_for_append", producer_ids=list(producer_ids))
+    return {
+        row[0]: AppendableTransaction(
+            Transaction(Producer(row[0], row[1]), State(row[2]), row[3]),
+            frozenset(map(PartitionKey, row[4], row[5])),
+        )
+        for row in rows
+    }
+
+
+async def load_aborted(database: Database, key: PartitionKey, *, from_offset: int) -> list[AbortedRange]:
+    rows = await database.rows(
+        "transactions/load_aborted", topic_id=key.topic_id, partition=key.partition, from_offset=from_offset
+    )
+    return [AbortedRange(*row) for row in rows]
+
+
+async def list_all(
+    database: Database, *, states: list[str] | None, producer_ids: list[int] | None, min_duration_ms: int
+) -> list[Row]:
+    """Transactional id, producer id and state of those that match."""
+    return await database.rows(
+        "transactions/list_transactions", states=states, producer_ids=producer_ids, min_duration_ms=min_duration_ms
+    )
+
+
+async def describe(database: Database, transactional_ids: Sequence[str]) -> dict[str, Row]:
+    known = [each for each in transactional_ids if "\0" not in each]
+    rows = await database.rows("transactions/describe_transactions", transactional_ids=known)
+    return {row[0]: row for row in rows}
+
+
+async def load_stats(database: Database) -> Row:
+    """Started, committed, aborted, timed out, active, age of the oldest open one in seconds."""
+    (row,) = await database.rows("transactions/load_stats")
+    return row
+
+
+def share_script(extents: Sequence[Extent]) -> str:
+    """The statement that holds the transactions a commit appends to. Integers only."""
+    writing = sorted({(extent.key.producer_id, extent.producer_epoch) for extent in extents})
+    rows = ", ".join(f"({producer_id}::bigint, {epoch})" for producer_id, epoch in writing)
+    return statement("transactions/share_transactions").format(rows=rows, count=len(writing))
+
+
+def extend_script(extents: Sequence[Extent]) -> str:
+    """The statement that extends open transactions by what a commit appends. Integers only."""
+    rows = ", ".join(
+        f"({key.producer_id}::bigint, {key.topic_id}, {key.partition}, {first}::bigint, {last}::bigint)"
+        for key, _, first, last in extents
+    )
+    return statement("transactions/extend_partitions").format(rows=rows, count=len(extents))
+
+
+def _transaction(rows: list[Row]) -> Transaction | None:
+    if not rows:
+        return None
+    producer_id, epoch, state, timeout_ms, previous_epoch, ended_epoch, previous_producer_id = rows[0]
+    return Transaction(
+        Producer(producer_id, epoch), State(state), timeout_ms, previous_epoch, ended_epoch, previous_producer_id
+    )
