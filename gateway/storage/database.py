@@ -23,6 +23,10 @@ Parameters = Mapping[str, Any]
 POSTGRES_EPOCH_MS = 946_684_800_000
 MICROSECOND_BIAS = POSTGRES_EPOCH_MS * 1000
 
+RECONNECT_SECONDS = 2.0
+"""The pool doubles its pauses without limit; it starts over before they grow, so that a database that was away
+for long is used as soon as it is back."""
+
 
 class _TimestampMsLoader(Loader):
     """timestamptz as milliseconds since 1970: exact over PostgreSQL's whole range, unlike `datetime`."""
@@ -66,6 +70,7 @@ class Database:
                 f"-c statement_timeout={timeout_ms} -c lock_timeout={timeout_ms} -c timezone=UTC"
                 f" -c idle_in_transaction_session_timeout={2 * timeout_ms}"
             )
+        self._connections = connections
         self._pool = AsyncConnectionPool[AsyncConnection[Row]](
             url,
             kwargs=self._keywords,
@@ -74,6 +79,8 @@ class Database:
             max_waiting=10_000,
             timeout=self._timeout_seconds,
             configure=self._configure,
+            reconnect_timeout=RECONNECT_SECONDS,
+            reconnect_failed=self._start_over,
             open=False,
         )
 
@@ -118,6 +125,11 @@ class Database:
     async def _connection(self) -> AsyncIterator[AsyncConnection[Row]]:
         async with self._pool.connection() as connection:
             yield connection
+
+    async def _start_over(self, pool: AsyncConnectionPool[AsyncConnection[Row]]) -> None:
+        """The pool has given up on a connection: let it begin with a new one."""
+        await pool.resize(0, self._connections)
+        await pool.resize(1, self._connections)
 
     async def _configure(self, connection: AsyncConnection[Row]) -> None:
         connection.adapters.register_loader("timestamptz", _TimestampMsLoader)
