@@ -66,6 +66,8 @@ class GroupState(enum.StrEnum):
     COMPLETING = "CompletingRebalance"
     STABLE = "Stable"
     DEAD = "Dead"
+    ASSIGNING = "Assigning"  # these two are of the consumer protocol (KIP-848)
+    RECONCILING = "Reconciling"
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,6 +413,11 @@ class ClassicGroup:
             elif self.state is GroupState.PREPARING:
                 self._complete_if_all_joined(now_ms)
         return outcomes
+
+    def rebalance(self, *, now_ms: int) -> None:
+        """All members have to join again; that it is a classic group is written down at once."""
+        self._prepare(now_ms)
+        self._step.must_save = True
 
     def expire(self, *, now_ms: int) -> None:
         """Act on every deadline that has passed, in their order."""

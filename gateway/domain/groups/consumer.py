@@ -437,23 +437,31 @@ def without_members(group: ConsumerGroup, member_ids: Iterable[str]) -> Consumer
 
 
 def check_commit(
-    group: ConsumerGroup, *, member_id: str, instance_id: str | None, epoch: int, partitions: Iterable[Partition]
+    group: ConsumerGroup,
+    *,
+    member_id: str,
+    instance_id: str | None,
+    epoch: int,
+    partitions: Collection[Partition] | None,
 ) -> None:
-    """Refuse an offset commit of somebody who is no member, or whose epoch is not that of what it commits for."""
+    """Refuse an offset commit of somebody who is no member, or whose epoch is not that of what it commits for.
+
+    Where `partitions` are not known (None), only the member's newest epoch will do.
+    """
     if not group.members and epoch < 0:
         return  # an admin client, or a consumer that assigns by itself
     member = _committer(group, member_id, instance_id)
     if epoch == member.epoch:
         return
     # KIP-1251: an older epoch will do for partitions that the member has had since then.
-    held: Ownership = {**member.assigned, **member.revoking}
-    if (
-        member.classic is None
-        and epoch < member.epoch
-        and all(one in held and held[one] <= epoch for one in partitions)
-    ):
+    if member.classic is None and epoch < member.epoch and _had_since(member, partitions, epoch):
         return
     _refuse_epoch(member, epoch)
+
+
+def _had_since(member: Member, partitions: Collection[Partition] | None, epoch: int) -> bool:
+    held: Ownership = {**member.assigned, **member.revoking}
+    return partitions is not None and all(one in held and held[one] <= epoch for one in partitions)
 
 
 def check_fetch(group: ConsumerGroup, *, member_id: str | None, epoch: int) -> None:
