@@ -155,10 +155,13 @@ class Cluster:
         """One sign of life and one look around; False when another gateway has our id."""
         connection = await self._connected()
         asked_at = monotonic_seconds()
-        if await connection.beat(self._node.node_id, epoch=self._epoch):
+        # The answer must come in time too: before a slow COMMIT the others may have seen us silent for too long.
+        if self.is_member and await connection.beat(self._node.node_id, epoch=self._epoch) and self.is_member:
             self._lives_until = asked_at + self._session_timeout_ms / 1000
         else:
             self._lives_until = 0.0
+            await connection.deregister(self._node.node_id, epoch=self._epoch)
+            asked_at = monotonic_seconds()
             epoch = await connection.register(self._node, http_address=self._http_address)
             if epoch is None:
                 log.error("another gateway has taken this node id", node_id=self._node.node_id, epoch=self._epoch)

@@ -21,7 +21,7 @@ from sqlalchemy.pool import NullPool
 from gateway.errors import StartupError
 from gateway.resources import migrations_dir
 
-__all__ = ["check_schema", "migrate", "migration_sql", "schema_differences"]
+__all__ = ["check_schema", "head_version", "migrate", "migration_sql", "schema_differences"]
 
 SCHEMA = "kafka"
 MIGRATION_LOCK_CLASS = 1
@@ -52,7 +52,7 @@ def migration_sql(url: str | None = None) -> str:
         with _transaction(url) as connection:
             version = _version(connection)
         _refuse_unknown_version(version)
-        if version == _head():
+        if version == head_version():
             return ""
         span = f"{version or 'base'}:head"
     output = io.StringIO()
@@ -68,9 +68,9 @@ def check_schema(url: str) -> None:
     _refuse_unknown_version(version)
     if version is None:
         raise StartupError("The database holds no Tablewire schema yet: run `tablewire migrate`.")
-    if version != _head():
+    if version != head_version():
         raise StartupError(
-            f"The database's schema is behind (at {version}, this version needs {_head()}): "
+            f"The database's schema is behind (at {version}, this version needs {head_version()}): "
             "run `tablewire migrate`."
         )
 
@@ -130,13 +130,16 @@ def _version(connection: Connection) -> str | None:
 def _refuse_unknown_version(version: str | None) -> None:
     if version is not None and version not in {script.revision for script in _scripts().walk_revisions()}:
         raise StartupError(
-            f"The database's schema is ahead (at {version}, this version knows up to {_head()}): "
+            f"The database's schema is ahead (at {version}, this version knows up to {head_version()}): "
             "it was migrated by a newer Tablewire, so run that one."
         )
 
 
-def _head() -> str | None:
-    return _scripts().get_current_head()
+def head_version() -> str:
+    """The schema this version was written for."""
+    head = _scripts().get_current_head()
+    assert head is not None, "there are migrations"
+    return head
 
 
 def _scripts() -> ScriptDirectory:
