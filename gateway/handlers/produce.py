@@ -28,7 +28,7 @@ from gateway.errors import (
     TransactionalIdRequired,
 )
 from gateway.handlers.registry import RequestContext, handles, outcome
-from gateway.protocol.batches import BatchLimits, ProducedBatch, decode_produced
+from gateway.protocol.batches import BatchLimits, ProducedBatch, decode_produced, is_compressed
 from gateway.protocol.messages import ApiKey, Request, Tree
 from gateway.storage.keys import PartitionKey
 
@@ -99,7 +99,7 @@ async def _decode(records: bytes, topic: Topic, context: RequestContext) -> Prod
         ),
         allow_zstd=context.version >= FIRST_VERSION_WITH_ZSTD,
     )
-    if len(records) >= DECODE_IN_THREAD_BYTES:
+    if len(records) >= DECODE_IN_THREAD_BYTES and is_compressed(records):
         return await asyncio.get_running_loop().run_in_executor(None, decode_produced, records, limits)
     return decode_produced(records, limits)
 
@@ -152,7 +152,8 @@ async def _answer(
     *,
     named_by_id: bool,
 ) -> Tree | None:
-    pending = [append.done for _, _, append in outcomes if isinstance(append, Append)]
+    # One commit answers many requests; those that need not wait here go out in one piece.
+    pending = [append.done for _, _, append in outcomes if isinstance(append, Append) and not append.done.done()]
     if pending:
         await asyncio.wait(pending)
     responses: dict[Any, list[Tree]] = {}

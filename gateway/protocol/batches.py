@@ -44,6 +44,7 @@ __all__ = [
     "copy_rows",
     "decode_produced",
     "encode_rows",
+    "is_compressed",
     "stored_form",
 ]
 
@@ -152,6 +153,11 @@ class _Columns(NamedTuple):
     keys: list[bytes | None]
     values: list[bytes | None]
     headers: list[list[Header]]
+
+
+def is_compressed(records: bytes) -> bool:
+    """Whether the batch says so, before anything else is known of it."""
+    return len(records) > _ATTRIBUTES_POSITION + 1 and bool(records[_ATTRIBUTES_POSITION + 1] & _CODEC_MASK)
 
 
 def decode_produced(records: bytes, limits: BatchLimits) -> ProducedBatch:

@@ -34,6 +34,7 @@ __all__ = [
     "field",
     "milliseconds",
     "newest_version",
+    "preload",
 ]
 
 Request = Any
@@ -48,7 +49,15 @@ class ApiKey(enum.IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -64,7 +73,9 @@ class ApiKey(enum.IntEnum):
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
     INCREMENTAL_ALTER_CONFIGS = 44
+    OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
@@ -111,6 +122,14 @@ def encode_response(header: RequestHeader, tree: Tree, *, version: int | None = 
     write_header(out, header.correlation_id)
     write_body(out, _build(response_class, tree, known=_known_names(header.api_key)))
     return out.joined()
+
+
+def preload(api_key: int, versions: range) -> None:
+    """Import what an API's versions need, so that no client's first request waits for it."""
+    _known_names(api_key)
+    for version in versions:
+        _readers(api_key, version)
+        _writers(api_key, version)
 
 
 def field(request: Request, name: str, default: Any) -> Any:

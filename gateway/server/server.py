@@ -14,6 +14,8 @@ from gateway.broker.broker import Broker, Node, load_cluster_id
 from gateway.config import Settings
 from gateway.domain.configs import broker_values_of
 from gateway.errors import StartupError
+from gateway.handlers import HANDLERS
+from gateway.protocol.messages import preload
 from gateway.server.connection import Connection
 from gateway.server.http import HttpListener
 from gateway.server.limits import Budget
@@ -77,6 +79,8 @@ async def run_gateway(settings: Settings, database_url: str, *, announce: Callab
         )
         brokers.append(broker)
         http = HttpListener(settings.http_address, broker)
+        for handler in HANDLERS.values():
+            preload(handler.api_key, handler.versions)
         await broker.start()
         await server.start_serving()
         announce(node.host, node.port)
