@@ -80,7 +80,7 @@ def values(field: Any, version: int, *, only_positive: bool) -> st.SearchStrateg
         found = st.lists(simple_values(field), max_size=3)
     elif only_positive and field.name.endswith("_ms"):
         found = st.integers(0, 2**31 - 1)  # kio has a class for durations and times
-    elif field.name == "error_code":
+    elif field.name.endswith("error_code"):
         found = st.sampled_from(ErrorCode)
     else:
         found = simple_values(field)
