@@ -7,7 +7,7 @@ PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3.14 python
 	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$name" && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint bench docs clean system-packages
+.PHONY: help install run test lint bench docs schema clean system-packages
 
 help: ## List the commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name what; do \
@@ -46,6 +46,9 @@ bench: install ## Measure throughput and latency against raw COPY
 
 docs: install ## Write docs/protocol-coverage.md anew from the table of handlers
 	@$(BIN)/python -m gateway.handlers
+
+schema: install ## Write sql/schema.sql anew from the migrations
+	@$(BIN)/python -m tests.support.schema_dump
 
 clean: ## Remove .venv and caches; .tablewire, the data, stays
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist

@@ -28,14 +28,19 @@ TEST_ROLE = "tablewire_test"
 
 
 @pytest.fixture(scope="session")
-def server_url() -> Iterator[str]:
-    """A database of the session's server, as a role that may create databases."""
-    given = os.environ.get("TABLEWIRE_TEST_DATABASE_URL")
-    if given:
-        yield given
+def superuser_url() -> Iterator[str | None]:
+    """The session's server as its superuser, for tests about roles; None on a server that is not ours."""
+    if os.environ.get("TABLEWIRE_TEST_DATABASE_URL"):
+        yield None
         return
-    with _container() if _docker_answers() else _embedded() as superuser_url:
-        yield _ordinary_role(superuser_url)
+    with _container() if _docker_answers() else _embedded() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def server_url(superuser_url: str | None) -> str:
+    """A database of the session's server, as a role that may create databases."""
+    return os.environ["TABLEWIRE_TEST_DATABASE_URL"] if superuser_url is None else _ordinary_role(superuser_url)
 
 
 @pytest.fixture(scope="session")

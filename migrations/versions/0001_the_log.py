@@ -95,7 +95,8 @@ BEGIN
     -- ATTACH takes a lighter lock on kafka.messages than CREATE TABLE … PARTITION OF would,
     -- so producers and consumers of other topics go on; the CHECK spares ATTACH its scan.
     EXECUTE format(
-        'CREATE TABLE kafka.messages_%1$s (LIKE kafka.messages INCLUDING STORAGE INCLUDING COMMENTS, CHECK (topic_id = %1$s)) WITH ('
+        'CREATE TABLE kafka.messages_%1$s (LIKE kafka.messages INCLUDING STORAGE INCLUDING COMMENTS, '
+        'CHECK (topic_id = %1$s)) WITH ('
         'autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_vacuum_insert_threshold = 100000, '
         'autovacuum_freeze_min_age = 0, autovacuum_analyze_scale_factor = 0.05, toast_tuple_target = 8160)',
         new_topic_id);
@@ -164,7 +165,8 @@ WHERE l.locktype = 'advisory' AND l.objsubid = 1
 """
 
 COMMENTS = {
-    "SCHEMA kafka": "Tablewire: Kafka topics, records, producers and groups as rows. Start with kafka.committed_messages.",
+    "SCHEMA kafka": "Tablewire: Kafka topics, records, producers and groups as rows. "
+    "Start with kafka.committed_messages.",
     "TABLE kafka.cluster": "One row: who this cluster is.",
     "COLUMN kafka.cluster.is_only_row": "Always true: keeps the table at one row.",
     "COLUMN kafka.cluster.cluster_uuid": "The cluster id that clients are told (as base64).",
@@ -192,12 +194,14 @@ COMMENTS = {
     "kafka.messages_<topic_id>. Read kafka.committed_messages for what a read_committed consumer sees.",
     'COLUMN kafka.messages."offset"': "Position in the partition, without gaps when written.",
     'COLUMN kafka.messages."timestamp"': "The record's timestamp, to the millisecond.",
-    "COLUMN kafka.messages.producer_id": "The idempotent or transactional producer, see kafka.producer_ids; null without one.",
+    "COLUMN kafka.messages.producer_id": "The idempotent or transactional producer, see "
+    "kafka.producer_ids; null without one.",
     "COLUMN kafka.messages.topic_id": "The topic, see kafka.topics.",
     "COLUMN kafka.messages.partition": "Partition number.",
     "COLUMN kafka.messages.sequence": "The producer's sequence number of this record; null without a producer id.",
     "COLUMN kafka.messages.producer_epoch": "The producer's epoch; null without a producer id.",
-    "COLUMN kafka.messages.timestamp_type": "0: set by the producer (CreateTime); 1: set when it was written (LogAppendTime).",
+    "COLUMN kafka.messages.timestamp_type": "0: set by the producer (CreateTime); "
+    "1: set when it was written (LogAppendTime).",
     "COLUMN kafka.messages.control_type": "Null for data; 0 for an abort marker, 1 for a commit marker.",
     "COLUMN kafka.messages.is_transactional": "Whether the record was written inside a transaction.",
     "COLUMN kafka.messages.key": "The record's key; null if it has none.",
@@ -208,12 +212,15 @@ COMMENTS = {
     "COLUMN kafka.producer_ids.producer_id": "The id, unique in this database.",
     "COLUMN kafka.producer_ids.created_at": "When it was given out.",
     "COLUMN kafka.producer_ids.last_active_at": "When its owner was last seen (not updated by each produce).",
-    "COLUMN kafka.producer_ids.transaction_timeout_ms": "Transaction timeout that the producer asked for; null if not transactional.",
+    "COLUMN kafka.producer_ids.transaction_timeout_ms": "Transaction timeout that the producer asked for; "
+    "null if not transactional.",
     "COLUMN kafka.producer_ids.producer_epoch": "The newest epoch; older ones are fenced.",
     "COLUMN kafka.producer_ids.client_id": "client.id of the producer that asked for it.",
     "COLUMN kafka.producer_ids.transactional_id": "transactional.id; null for a producer that is only idempotent.",
-    "FUNCTION kafka.create_topic_storage(integer)": "Creates and attaches kafka.messages_<topic_id>. Called by the gateway.",
-    "FUNCTION kafka.drop_topic_storage(integer)": "Drops kafka.messages_<topic_id> of a deleted topic; false if it is in use.",
+    "FUNCTION kafka.create_topic_storage(integer)": "Creates and attaches kafka.messages_<topic_id>. "
+    "Called by the gateway.",
+    "FUNCTION kafka.drop_topic_storage(integer)": "Drops kafka.messages_<topic_id> of a deleted topic; "
+    "false if it is in use.",
     "FUNCTION kafka.headers_as_json(text[], bytea[])": "Headers as [{name, value}, …] in order; values as "
     "encode(value, 'escape'), so decode(value, 'escape') gives the bytes back.",
     "VIEW kafka.committed_messages": "What a read_committed consumer sees, in every topic. Filter by topic, partition "
@@ -228,8 +235,34 @@ COMMENTS = {
     "COLUMN kafka.committed_messages.producer_id": "The producer that wrote it, see kafka.producer_ids.",
     "COLUMN kafka.committed_messages.producer_epoch": "The producer's epoch when it wrote it.",
     "VIEW kafka.partition_offsets": "Where each partition's log starts and ends, by topic name.",
+    "COLUMN kafka.partition_offsets.topic": "The topic's name.",
+    "COLUMN kafka.partition_offsets.partition": "Partition number.",
+    "COLUMN kafka.partition_offsets.log_start_offset": "The first offset that may be read.",
+    "COLUMN kafka.partition_offsets.last_stable_offset": "read_committed readers see offsets below this one.",
+    "COLUMN kafka.partition_offsets.next_offset": "The offset the next record gets.",
+    "COLUMN kafka.partition_offsets.offsets_kept": "Offsets between the log's start and its end.",
+    "COLUMN kafka.partition_offsets.offsets_held_back": "Offsets that wait for an open transaction to end.",
+    "COLUMN kafka.partition_offsets.max_timestamp": "The largest record timestamp written so far.",
+    "COLUMN kafka.partition_offsets.leader_epoch": "Kafka's leader epoch of the partition.",
     "VIEW kafka.topic_sizes": "Records and bytes on disk (indexes and TOAST included) of each topic.",
+    "COLUMN kafka.topic_sizes.topic": "The topic's name.",
+    "COLUMN kafka.topic_sizes.topic_id": "The topic's id: its records are in kafka.messages_<topic_id>.",
+    "COLUMN kafka.topic_sizes.partition_count": "How many partitions the topic has.",
+    "COLUMN kafka.topic_sizes.offsets_kept": "Offsets that may be read, of all partitions together.",
+    "COLUMN kafka.topic_sizes.size_bytes": "Bytes on disk.",
+    "COLUMN kafka.topic_sizes.size": "The same for people.",
     "VIEW kafka.partition_locks": "Who holds or waits for the write lock of a partition right now.",
+    "COLUMN kafka.partition_locks.topic": "The topic's name.",
+    "COLUMN kafka.partition_locks.partition": "Partition number.",
+    "COLUMN kafka.partition_locks.granted": "True for the holder, false for who waits.",
+    "COLUMN kafka.partition_locks.pid": "The server process, see pg_stat_activity.",
+    "COLUMN kafka.partition_locks.application_name": "Which program it serves.",
+    "COLUMN kafka.partition_locks.state": "What the process does, see pg_stat_activity.",
+    "COLUMN kafka.partition_locks.query_start": "When its statement began.",
+    "COLUMN kafka.partition_locks.wait_event_type": "What kind of thing it waits for, if it waits.",
+    "COLUMN kafka.partition_locks.wait_event": "What it waits for.",
+    "TABLE kafka.alembic_version": "Which migration the schema is at; `tablewire migrate` brings it up to date.",
+    "COLUMN kafka.alembic_version.version_num": "The newest migration applied.",
 }
 
 # Run as one statement: roles may be missing, and an ordinary role may not create them.
