@@ -1,4 +1,4 @@
-"""The command line: `tablewire serve`, `tablewire migrate`, `tablewire database-url`. A refusal is one sentence, never a traceback."""
+"""The command line. A refusal is one sentence, never a traceback."""
 
 from __future__ import annotations
 

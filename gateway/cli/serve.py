@@ -8,6 +8,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -18,12 +21,14 @@ import uvloop
 from gateway.cli.refusals import refusals
 from gateway.cli.welcome import print_welcome
 from gateway.config import Address, Settings, load_settings
+from gateway.errors import StartupError
 from gateway.storage import schema
 from gateway.storage.embedded import EmbeddedPostgres
 from gateway.storage.embedded_home import packaged_programs
 
 __all__ = ["serve"]
 
+WATCH_SECONDS = 0.5
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what is shown for it, not bound to
 
 
@@ -31,9 +36,7 @@ def serve(
     listen: Annotated[str | None, typer.Option(help="Where Kafka clients connect, host:port.")] = None,
     advertised: Annotated[str | None, typer.Option(help="The address clients are told, host:port.")] = None,
     http_listen: Annotated[str | None, typer.Option(help="Metrics and health, host:port.")] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Where the embedded PostgreSQL keeps its data.")
-    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the embedded PostgreSQL keeps its data.")] = None,
     node_id: Annotated[int | None, typer.Option(help="This gateway's broker id.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     migrate: Annotated[
@@ -92,13 +95,38 @@ def _serve_embedded(settings: Settings) -> None:
     try:
         server.start()
         schema.migrate(server.url)
-        # Absolute, because the lines are pasted into another terminal.
-        _run(settings, server.url, password_file=settings.data_dir.absolute() / "password")
+        with _watched(server):
+            # Absolute, because the lines are pasted into another terminal.
+            _run(settings, server.url, password_file=settings.data_dir.absolute() / "password")
     finally:
         # A second Ctrl-C must not leave a server without an owner.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         server.stop()
+
+
+@contextmanager
+def _watched(server: EmbeddedPostgres) -> Iterator[None]:
+    """Start the embedded server again should it end while the gateway runs; clients retry meanwhile."""
+    is_over = threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(WATCH_SECONDS):
+            try:
+                if server.revive():
+                    typer.echo("tablewire: PostgreSQL had ended and was started again.", err=True)
+            except StartupError as refused:
+                typer.echo(f"tablewire: {refused}", err=True)
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def _run(settings: Settings, database_url: str, *, password_file: Path | None) -> None:

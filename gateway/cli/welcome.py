@@ -54,9 +54,7 @@ def _spark_line(database_url: str, password_file: Path | None) -> str:
     url = f"jdbc:postgresql://{address.hostname or 'localhost'}:{address.port or 5432}{address.path}"
     environment = "__import__('os').environ['PGPASSWORD']"
     password = environment if password_file is None else f"open({str(password_file)!r}).read().strip()"
-    properties = (
-        f"{{'user': {address.username!r}, 'password': {password}, 'driver': 'org.postgresql.Driver'}}"
-    )
+    properties = f"{{'user': {address.username!r}, 'password': {password}, 'driver': 'org.postgresql.Driver'}}"
     python = (
         "from pyspark.sql import SparkSession; "
         f"SparkSession.builder.config('spark.jars.packages', '{JDBC_DRIVER}').getOrCreate()"

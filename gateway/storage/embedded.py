@@ -142,6 +142,19 @@ class EmbeddedPostgres:
             self.stop()
             raise
 
+    def revive(self) -> bool:
+        """Start the server again, on the port it had, if it ended by itself; whether it had."""
+        if self._server is None or self._server.poll() is None:
+            return False
+        user = server_user(self.cluster)
+        said = ""
+        for _ in range(START_ATTEMPTS):
+            said = self._spawn(find_programs(user) / "postgres", user)
+            if not said:
+                return True
+            time.sleep(0.5)
+        raise StartupError(f"PostgreSQL ended and does not start again: {_reason(said)} (see {self._log}).")
+
     def stop(self) -> None:
         """Fast shutdown: sessions are ended, everything committed is on disk. May be called twice."""
         if self._server is not None:
@@ -361,9 +374,7 @@ def _free_port() -> int:
 
 def _write_private(path: Path, text: str) -> None:
     path.unlink(missing_ok=True)
-    with os.fdopen(
-        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
-    ) as stream:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
         stream.write(f"{text}\n")
 
 

@@ -19,6 +19,7 @@ import pytest
 from gateway.errors import StartupError
 from gateway.storage.embedded import EmbeddedPostgres
 from gateway.storage.embedded_home import find_home
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -93,6 +94,25 @@ def test_a_killed_postmaster_leaves_nothing_that_stops_the_next_start(data_dir: 
         server.stop()
     with EmbeddedPostgres(data_dir) as restarted:
         assert read_row(restarted.url) == 42
+
+
+def test_a_server_that_ends_by_itself_is_started_again_with_its_data_and_port(data_dir: Path) -> None:
+    with EmbeddedPostgres(data_dir) as server:
+        write_row(server.url)
+        url, pid = server.url, server.pid
+        assert not server.revive(), "it runs"
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        wait_for(server.revive, wanted=True)
+        assert server.url == url
+        assert read_row(server.url) == 42
+
+
+def test_the_url_is_saved_for_other_programs(data_dir: Path) -> None:
+    with pytest.raises(StartupError, match="no database"):
+        EmbeddedPostgres(data_dir).saved_url()
+    with EmbeddedPostgres(data_dir) as server:
+        assert EmbeddedPostgres(data_dir).saved_url() == server.url
 
 
 def test_an_orphan_of_a_killed_gateway_is_shut_down_and_replaced(data_dir: Path) -> None:
