@@ -33,12 +33,12 @@ run: install ## Start PostgreSQL and the gateway; Ctrl-C stops both
 	@exec $(BIN)/tablewire serve
 
 test: install system-packages ## Run the whole test suite
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: install ## Check style, types and import layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict gateway
+	$(BIN)/mypy --strict gateway benchmarks
 	$(BIN)/lint-imports
 
 bench: install ## Measure throughput and latency against raw COPY
