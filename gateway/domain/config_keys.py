@@ -392,6 +392,14 @@ _OWN_BROKER_CONFIGS: Final = [
     # Who and where.
     _broker("node.id", _I, "1", "The number clients know this gateway by.", acts=True),
     _broker("broker.id", _I, "1", "The same as node.id, under its older name.", acts=True),
+    _broker(
+        "broker.heartbeat.interval.ms", _I, "1000", acts=True,
+        meaning="How often this gateway tells the others that it lives, and looks for them.",
+    ),
+    _broker(
+        "broker.session.timeout.ms", _I, "5000", acts=True,
+        meaning="A gateway that was silent for longer is dead to the others.",
+    ),
     _broker("broker.rack", _S, None, "The place of this gateway, for clients that prefer a near one."),
     _broker(
         "process.roles", _LIST, "broker,controller",
