@@ -105,7 +105,7 @@ class _Plan:
     def __init__(
         self,
         states: dict[PartitionKey, PartitionState],
-        producers: Mapping[PartitionKey, Mapping[ProducerKey, KnownProducer]],
+        producers: Mapping[PartitionKey, dict[ProducerKey, KnownProducer]],
         transactions: Mapping[int, AppendableTransaction] | None,
     ) -> None:
         """`transactions`: of the producers of transactional batches; None: not read, the commit will prove them."""
@@ -361,20 +361,20 @@ class _Writer:
             for key in keys:
                 self._forget(key)
             writing = {append.batch.producer_id for append in group if append.batch.is_transactional}
-            states, transactions = await connection.lock_and_load(keys, sorted(writing))
-            self._states.update(states)
+            locked_states, transactions = await connection.lock_and_load(keys, sorted(writing))
+            self._states.update(locked_states)
+        # Kept by the plan: whatever `marked` forgets while we wait for the database, the group is judged as a whole.
+        states = {key: self._states[key] for key in keys if key in self._states}
+        producers = {key: self._producers.setdefault(key, {}) for key in states}
         unknown = [
             append.producer_key
             for append in group
-            if append.batch.has_producer
-            and append.key in self._states
-            and append.producer_key not in self._producers.setdefault(append.key, {})
+            if append.batch.has_producer and append.key in states and append.producer_key not in producers[append.key]
         ]
         if unknown:
             for producer, known in (await connection.load_producers(list(dict.fromkeys(unknown)))).items():
-                self._producers[producer.partition_key][producer] = known
-        states = {key: self._states[key] for key in keys if key in self._states}
-        plan = _Plan(states, self._producers, transactions)
+                producers[producer.partition_key][producer] = known
+        plan = _Plan(states, producers, transactions)
         now_ms = clock.now_ms()
         for append in group:
             plan.add(append, now_ms=now_ms)
@@ -384,7 +384,7 @@ class _Writer:
         """What was planned is true now: remember it, tell consumers, answer producers."""
         self._states.update(plan.after)
         for key, state in plan.producers_after.items():
-            producers = self._producers[key.partition_key]
+            producers = plan.producers[key.partition_key]
             producers[key] = producers[key]._replace(state=state, may_be_forgotten=False)
         # The tail and the waiting consumers first: who got an answer may read at once.
         for written in plan.written():
@@ -418,12 +418,12 @@ class _Writer:
         await self._recover()
         unanswered = [append for append in group if not append.done.done()]
         is_expected = isinstance(error, DATABASE_ERRORS)
-        if len(unanswered) > 1 and (is_bad_data(error) or not is_expected):
-            # Find the batch that is to blame, so that the others do not suffer.
-            for append in unanswered:
-                await self._settle([append])
-            return
         if is_bad_data(error):
+            if len(unanswered) > 1:
+                # Nothing was written: find the batch that is to blame, so that the others do not suffer.
+                for append in unanswered:
+                    await self._settle([append])
+                return
             error = InvalidRecord(f"the database refused the batch: {error}")
         elif is_expected:
             error = translate(error)
