@@ -95,6 +95,15 @@ class Settings(BaseSettings):
     transactional_id_expiration_ms: Milliseconds = 7 * 24 * 3600 * 1000
     max_open_transactions_per_client: Count = 10_000
 
+    # Groups: Kafka's names and defaults.
+    group_min_session_timeout_ms: Milliseconds = 6_000
+    group_max_session_timeout_ms: Milliseconds = 1_800_000
+    group_initial_rebalance_delay_ms: Annotated[int, Field(ge=0, le=2**31 - 1)] = 3_000
+    group_max_size: Count = 2**31 - 1
+    offset_metadata_max_bytes: Annotated[int, Field(ge=0, le=2**31 - 1)] = 4_096
+    offsets_retention_minutes: Count = 10_080
+    offsets_retention_check_interval_ms: Milliseconds = 600_000
+
     # Connections: what one client and all clients together may take.
     socket_request_max_bytes: MessageBytes = 100 * MIB
     queued_max_request_bytes: Bytes = 256 * MIB

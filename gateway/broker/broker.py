@@ -9,6 +9,7 @@ from gateway.broker.appends import Appends, Written
 from gateway.broker.catalog import Catalog
 from gateway.broker.cluster import Cluster
 from gateway.broker.configs import Configs
+from gateway.broker.groups import Groups
 from gateway.broker.housekeeping import Housekeeping
 from gateway.broker.offsets import Offsets
 from gateway.broker.overview import Overview
@@ -19,6 +20,7 @@ from gateway.broker.tail import Tail
 from gateway.broker.transactions import Transactions
 from gateway.config import Settings
 from gateway.domain.connections import NewestConnections
+from gateway.domain.groups.classic import Limits
 from gateway.domain.placement import Node
 from gateway.storage.database import Database
 from gateway.storage.log import PartitionState
@@ -62,6 +64,8 @@ class Broker:
             database,
             producer_expiry_ms=settings.producer_id_expiration_ms,
             producers_per_partition=settings.partition_max_producers,
+            offsets_retention_minutes=settings.offsets_retention_minutes,
+            offsets_check_interval_ms=settings.offsets_retention_check_interval_ms,
         )
         self.catalog = Catalog(database, broker_values, on_deleted=self._topic_deleted)
         self.configs = Configs(self.catalog, broker_values, node_id=node.node_id)
@@ -82,6 +86,12 @@ class Broker:
             id_expiry_ms=settings.transactional_id_expiration_ms,
             on_marked=self._marked,
         )
+        self.groups = Groups(
+            database,
+            self.cluster,
+            node_id=node.node_id,
+            limits=Limits(settings.group_initial_rebalance_delay_ms, settings.group_max_size),
+        )
         self.connections = NewestConnections()
 
     async def start(self) -> None:
@@ -90,17 +100,20 @@ class Broker:
         self.positions.start()
         self.housekeeping.start()
         self.transactions.start()
+        self.groups.start()
 
     async def leave(self) -> None:
         """The gateway drains: the others take over, and nobody waits any longer."""
         self.overview.drain()
         self.positions.release()
+        self.groups.release()
         await self.cluster.leave()
 
     async def stop(self) -> None:
         """Finish what was accepted, then let go of the database."""
         await self.appends.drain()
         await self.appends.stop()
+        await self.groups.stop()
         await self.transactions.stop()
         await self.housekeeping.stop()
         await self.positions.stop()

@@ -6,6 +6,7 @@ import asyncio
 
 import structlog
 
+from gateway.clock import monotonic_seconds
 from gateway.storage.database import Database
 from gateway.storage.failures import DATABASE_ERRORS
 from gateway.storage.locks import HOUSEKEEPING
@@ -21,12 +22,23 @@ DROP_STEP_PRODUCERS = 1_000
 
 
 class Housekeeping:
-    """Drops the tables of deleted topics, rows below a log's start, and producers that nobody uses any more."""
+    """Drops the tables of deleted topics, rows below a log's start, producers and offsets that nobody uses any more."""
 
-    def __init__(self, database: Database, *, producer_expiry_ms: int, producers_per_partition: int) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        producer_expiry_ms: int,
+        producers_per_partition: int,
+        offsets_retention_minutes: int,
+        offsets_check_interval_ms: int,
+    ) -> None:
         self._database = database
         self._producer_expiry_ms = producer_expiry_ms
         self._producers_per_partition = producers_per_partition
+        self._offsets_retention_minutes = offsets_retention_minutes
+        self._offsets_check_interval_ms = offsets_check_interval_ms
+        self._offsets_checked_at = monotonic_seconds()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -62,6 +74,9 @@ class Housekeeping:
         for topic_id, partition, _, _ in await self._database.rows("housekeeping/find_deletable"):
             await self._delete_rows(topic_id, partition)
         await self._keep_producers()
+        if monotonic_seconds() - self._offsets_checked_at >= self._offsets_check_interval_ms / 1000:
+            self._offsets_checked_at = monotonic_seconds()
+            await self._expire_offsets()
 
     async def _delete_rows(self, topic_id: int, partition: int) -> None:
         while rows := await self._database.rows(
@@ -71,6 +86,20 @@ class Housekeeping:
             if deleted_before >= log_start:
                 return
             await asyncio.sleep(0.01)  # small steps: producers come first
+
+    async def _expire_offsets(self) -> None:
+        async with self._database.transaction() as transaction:
+            ((is_ours,),) = await transaction.rows("housekeeping/try_lock", **HOUSEKEEPING._asdict())
+            if not is_ours:
+                return
+            ((offsets,),) = await transaction.rows(
+                "housekeeping/expire_offsets", retention_minutes=self._offsets_retention_minutes
+            )
+            ((groups,),) = await transaction.rows(
+                "housekeeping/drop_empty_groups", idle_ms=self._offsets_check_interval_ms
+            )
+        if offsets or groups:
+            log.info("offsets expired", offsets=offsets, groups=groups)
 
     async def _keep_producers(self) -> None:
         ((active,),) = await self._database.rows("housekeeping/count_producers")

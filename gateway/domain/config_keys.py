@@ -468,8 +468,21 @@ _OWN_BROKER_CONFIGS: Final = [
     _broker("num.network.threads", _I, "1", "Kafka's threads for sockets; a gateway has one event loop."),
     _broker("num.io.threads", _I, "1", "Kafka's threads for requests; a gateway has one event loop."),
     # Groups, offsets and transactions.
-    _broker("offsets.retention.minutes", _I, "10080", "How long the offsets of an empty group are kept."),
-    _broker("offset.metadata.max.bytes", _I, "4096", "The longest text a client may store with an offset."),
+    _broker(
+        "offsets.retention.minutes", _I, "10080",
+        "How long the offsets of an empty group are kept.",
+        acts=True,
+    ),
+    _broker(
+        "offset.metadata.max.bytes", _I, "4096",
+        "The longest text a client may store with an offset.",
+        acts=True,
+    ),
+    _broker(
+        "offsets.retention.check.interval.ms", _L, "600000",
+        "How often expired offsets are looked for.",
+        acts=True,
+    ),
     _broker(
         "offsets.topic.replication.factor", _SHORT, "1",
         "Copies of Kafka's offsets topic; offsets are rows.",
@@ -478,10 +491,26 @@ _OWN_BROKER_CONFIGS: Final = [
         "offsets.topic.num.partitions", _I, "50",
         "Partitions of Kafka's offsets topic; offsets are rows.",
     ),
-    _broker("group.min.session.timeout.ms", _I, "6000", "The shortest session a group member may ask for."),
-    _broker("group.max.session.timeout.ms", _I, "1800000", "The longest session a group member may ask for."),
-    _broker("group.initial.rebalance.delay.ms", _I, "3000", "How long a new group waits for more members."),
-    _broker("group.max.size", _I, MAX_INT, "Members a group may have."),
+    _broker(
+        "group.min.session.timeout.ms", _I, "6000",
+        "The shortest session a group member may ask for.",
+        acts=True,
+    ),
+    _broker(
+        "group.max.session.timeout.ms", _I, "1800000",
+        "The longest session a group member may ask for.",
+        acts=True,
+    ),
+    _broker(
+        "group.initial.rebalance.delay.ms", _I, "3000",
+        "How long a new group waits for more members.",
+        acts=True,
+    ),
+    _broker(
+        "group.max.size", _I, MAX_INT,
+        "Members a group may have.",
+        acts=True,
+    ),
     _broker(
         "transaction.max.timeout.ms", _I, "900000",
         "The longest timeout a transactional producer may ask for.",

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Iterable
 from typing import Final
 
-__all__ = ["CLUSTER_OPERATIONS", "TOPIC_OPERATIONS", "Operation", "operations_mask"]
+__all__ = ["CLUSTER_OPERATIONS", "GROUP_OPERATIONS", "TOPIC_OPERATIONS", "Operation", "operations_mask"]
 
 
 class Operation(enum.IntEnum):
@@ -50,6 +50,17 @@ CLUSTER_OPERATIONS: Final = frozenset(
     }
 )
 """All that can be allowed on the cluster."""
+
+GROUP_OPERATIONS: Final = frozenset(
+    {
+        Operation.READ,
+        Operation.DELETE,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    }
+)
+"""All that can be allowed on a group."""
 
 
 def operations_mask(operations: Iterable[Operation]) -> int:

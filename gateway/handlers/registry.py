@@ -11,6 +11,7 @@ from gateway.broker.catalog import Topic
 from gateway.clock import monotonic_seconds
 from gateway.domain.connections import RequestKind
 from gateway.errors import (
+    CoordinatorNotAvailable,
     ErrorCode,
     KafkaError,
     NotLeaderOrFollower,
@@ -29,6 +30,7 @@ __all__ = [
     "Handler",
     "RequestContext",
     "error_fields",
+    "group_outcome",
     "handles",
     "outcome",
 ]
@@ -54,6 +56,8 @@ class RequestContext:
     broker: Broker
     connection: int
     """Connections are numbered as they are accepted."""
+    client_host: str = ""
+    """Where the client connects from, as Kafka shows it."""
 
     def hear_coordination(self, producer_id: int) -> None:
         """A request about a producer's transaction came: StaleConnection if the producer has a newer connection."""
@@ -101,6 +105,16 @@ async def outcome(work: Awaitable[T]) -> T | KafkaError:
         return error
     except DATABASE_ERRORS as error:
         return translate(error)
+
+
+async def group_outcome(work: Awaitable[T]) -> T | KafkaError:
+    """What `work` on a group gives, or the refusal to answer with. While the database is away, clients ask again."""
+    try:
+        return await work
+    except KafkaError as error:
+        return error
+    except DATABASE_ERRORS as error:
+        return CoordinatorNotAvailable(translate(error).message)
 
 
 def error_fields(result: object) -> dict[str, Any]:

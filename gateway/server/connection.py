@@ -133,7 +133,9 @@ class Connection(asyncio.Protocol):
                     await self._has_answered.wait()
                 content = self._arrived.popleft()
                 try:
-                    pending = await begin(content, self._broker, connection=self._number)
+                    pending = await begin(
+                        content, self._broker, connection=self._number, client_host=f"/{self.peer_host}"
+                    )
                 except MalformedRequest as error:
                     self._close_malformed(str(error))
                     return

@@ -58,7 +58,7 @@ class Pending:
         return frame(encode_response(self._header, tree, version=self._version))
 
 
-async def begin(content: bytes, broker: Broker, *, connection: int) -> Pending:
+async def begin(content: bytes, broker: Broker, *, connection: int, client_host: str) -> Pending:
     """Decode a request and start its handler; MalformedRequest if it cannot be answered."""
     header = decode_header(content)
     handler = HANDLERS.get(header.api_key)
@@ -68,5 +68,5 @@ async def begin(content: bytes, broker: Broker, *, connection: int) -> Pending:
         raise MalformedRequest(f"API {header.api_key} version {header.version} is not served")
     client_id, request = decode_request(content, header)
     REQUESTS.labels(handler.api_key.name.lower(), str(header.version)).inc()
-    context = RequestContext(header.version, client_id, broker, connection)
+    context = RequestContext(header.version, client_id, broker, connection, client_host)
     return Pending(header, await handler.function(request, context), version=header.version)

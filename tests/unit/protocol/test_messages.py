@@ -80,6 +80,8 @@ def values(field: Any, version: int, *, only_positive: bool) -> st.SearchStrateg
         found = st.lists(simple_values(field), max_size=3)
     elif only_positive and field.name.endswith("_ms"):
         found = st.integers(0, 2**31 - 1)  # kio has a class for durations and times
+    elif field.name == "retention_time_ms":
+        found = st.integers(-1, 2**53)  # beyond it kio's durations overflow
     elif field.name.endswith("error_code"):
         found = st.sampled_from(ErrorCode)
     else:

@@ -151,8 +151,11 @@ class Groups(RuleBasedStateMachine):
         )
 
     def _is_settled(self) -> bool:
-        return set(self.group.members) == {client.member_id for client in self.clients} and all(
-            client.owned is not None and client.generation == self.group.generation for client in self.clients
+        is_quiet = self.group.state in (GroupState.STABLE, GroupState.EMPTY)
+        return (
+            is_quiet
+            and set(self.group.members) == {client.member_id for client in self.clients}
+            and all(client.owned is not None and client.generation == self.group.generation for client in self.clients)
         )
 
     # --- a client as Kafka's are --------------------------------------------------------------
