@@ -186,6 +186,20 @@ COMMENT ON TABLE kafka.alembic_version IS 'Which migration the schema is at; `ta
 
 COMMENT ON COLUMN kafka.alembic_version.version_num IS 'The newest migration applied.';
 
+CREATE TABLE kafka.broker_configs (
+    broker_id integer,
+    name text NOT NULL COLLATE pg_catalog."C",
+    value text NOT NULL
+);
+
+COMMENT ON TABLE kafka.broker_configs IS 'Settings of brokers that were altered while they ran: the defaults of topics.';
+
+COMMENT ON COLUMN kafka.broker_configs.broker_id IS 'The gateway it holds for; null: for all of them.';
+
+COMMENT ON COLUMN kafka.broker_configs.name IS 'Kafka''s name of the setting, such as log.retention.ms.';
+
+COMMENT ON COLUMN kafka.broker_configs.value IS 'The value as text, as Kafka''s tools print it.';
+
 CREATE TABLE kafka.brokers (
     epoch bigint NOT NULL,
     started_at timestamp with time zone DEFAULT now() NOT NULL,
@@ -934,6 +948,9 @@ ALTER TABLE ONLY kafka.aborted_transactions
 
 ALTER TABLE ONLY kafka.alembic_version
     ADD CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num);
+
+ALTER TABLE ONLY kafka.broker_configs
+    ADD CONSTRAINT broker_configs_broker_id_name_key UNIQUE NULLS NOT DISTINCT (broker_id, name);
 
 ALTER TABLE ONLY kafka.brokers
     ADD CONSTRAINT brokers_pkey PRIMARY KEY (broker_id);

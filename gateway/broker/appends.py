@@ -31,7 +31,7 @@ from gateway.errors import (
 )
 from gateway.protocol.batches import ProducedBatch, copy_rows, stored_form
 from gateway.storage.database import Database
-from gateway.storage.failures import DATABASE_ERRORS, UNDONE_ERRORS, is_bad_data, translate
+from gateway.storage.failures import DATABASE_ERRORS, UNDONE_ERRORS, is_bad_data, is_bug, translate
 from gateway.storage.keys import PartitionKey, ProducerKey
 from gateway.storage.log import Advance, LogConnection, PartitionMoved, PartitionState
 from gateway.storage.producers import KnownProducer
@@ -417,7 +417,7 @@ class _Writer:
         self._forget_all()
         await self._recover()
         unanswered = [append for append in group if not append.done.done()]
-        is_expected = isinstance(error, DATABASE_ERRORS)
+        is_expected = isinstance(error, DATABASE_ERRORS) and not is_bug(error)
         if is_bad_data(error):
             if len(unanswered) > 1:
                 # Nothing was written: find the batch that is to blame, so that the others do not suffer.

@@ -47,7 +47,6 @@ class Broker:
         self.settings = settings
         self.node = node
         self.cluster_id = cluster_id
-        self.broker_values = broker_values
         self.database = database
         self.cluster = Cluster(
             database,
@@ -67,8 +66,8 @@ class Broker:
             offsets_retention_minutes=settings.offsets_retention_minutes,
             offsets_check_interval_ms=settings.offsets_retention_check_interval_ms,
         )
-        self.catalog = Catalog(database, broker_values, on_deleted=self._topic_deleted)
-        self.configs = Configs(self.catalog, broker_values, node_id=node.node_id)
+        self.catalog = Catalog(database, broker_values, node_id=node.node_id, on_deleted=self._topic_deleted)
+        self.configs = Configs(self.catalog, node_id=node.node_id)
         self.appends = Appends(
             database,
             writers=settings.writers,

@@ -1,22 +1,25 @@
 """Topics: found by name or id, created, grown, configured and deleted.
 
 Produce and Fetch ask it for every partition, so what was found is kept for a moment; a change made through
-this gateway is seen at once, one made through another after FRESH_SECONDS. Writes need no more than that: the
-commit itself proves that the partition still exists.
+this gateway is seen at once, one made through another after FRESH_SECONDS, and so are the altered configs of
+brokers, which are read with the topics whose defaults they are. Writes need no more than that: the commit itself
+proves that the partition still exists.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple
 from uuid import UUID
 
 from gateway.clock import monotonic_seconds
-from gateway.domain.configs import TopicSettings, validate_topic_configs
+from gateway.domain.configs import BrokerConfigs, TopicSettings, validate_topic_configs
 from gateway.domain.topics import NewTopic, collision_key, find_collision, validate_topic_name
 from gateway.errors import InvalidPartitions, InvalidTopic, TopicAlreadyExists, UnknownTopicOrPartition
+from gateway.storage import configs as stored_configs
 from gateway.storage import topics as storage
+from gateway.storage.configs import AlteredConfigs
 from gateway.storage.database import Database
 from gateway.storage.keys import PartitionKey
 from gateway.storage.topics import StoredTopic
@@ -24,8 +27,7 @@ from gateway.storage.topics import StoredTopic
 __all__ = ["Catalog", "Topic"]
 
 FRESH_SECONDS = 2.0
-
-K = TypeVar("K")
+MAX_KEPT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class Topic:
     """A topic and the settings in force for it."""
 
     stored: StoredTopic
+    broker: BrokerConfigs
+    """What the topic inherits where it has no override."""
     settings: TopicSettings
 
     @property
@@ -58,46 +62,63 @@ class Topic:
         return PartitionKey(self.stored.topic_id, index)
 
 
+class _Moment(NamedTuple):
+    """When a look into the database began, and how many changes this gateway had made before."""
+
+    at: float
+    changes: int
+
+
 class Catalog:
     """The topics of this database."""
 
     def __init__(
-        self, database: Database, broker_values: Mapping[str, str], *, on_deleted: Callable[[int], None]
+        self,
+        database: Database,
+        broker_values: Mapping[str, str],
+        *,
+        node_id: int,
+        on_deleted: Callable[[int], None],
     ) -> None:
         self._database = database
         self._broker_values = broker_values
+        self._node_id = node_id
         self._on_deleted = on_deleted
-        self._by_name: dict[str, tuple[Topic, float]] = {}
-        self._by_uuid: dict[UUID, tuple[Topic, float]] = {}
+        # In the order of their age.
+        self._kept: dict[UUID, tuple[Topic, float]] = {}
+        self._uuids: dict[str, UUID] = {}
+        self._changes = 0
 
     async def find(self, names: Iterable[str]) -> dict[str, Topic]:
         """Topics by name; one that does not exist is left out."""
-        found, unsure = _fresh(self._by_name, names)
-        if unsure:
-            for stored in await storage.find(self._database, unsure):
-                found[stored.name] = self._keep(stored)
-            for name in unsure:
-                if name not in found:
-                    self._by_name.pop(name, None)
+        wanted = {name: self._uuids.get(name) for name in names}
+        moment = self._moment()
+        found = {name: topic for name, uuid in wanted.items() if (topic := self._known(uuid, moment)) is not None}
+        if unsure := [name for name in wanted if name not in found]:
+            for stored in await storage.find(self._database, unsure, broker_id=self._node_id):
+                found[stored.name] = self._keep(stored, moment)
         return found
 
     async def find_by_uuid(self, uuids: Iterable[UUID]) -> dict[UUID, Topic]:
         """Topics by Kafka's topic id; one that does not exist is left out."""
-        found, unsure = _fresh(self._by_uuid, uuids)
-        if unsure:
-            for stored in await storage.find_by_uuid(self._database, unsure):
-                found[stored.uuid] = self._keep(stored)
-            for uuid in unsure:
-                if uuid not in found:
-                    self._by_uuid.pop(uuid, None)
+        wanted = dict.fromkeys(uuids)
+        moment = self._moment()
+        found = {uuid: topic for uuid in wanted if (topic := self._known(uuid, moment)) is not None}
+        if unsure := [uuid for uuid in wanted if uuid not in found]:
+            for stored in await storage.find_by_uuid(self._database, unsure, broker_id=self._node_id):
+                found[stored.uuid] = self._keep(stored, moment)
         return found
 
     async def find_now(self, names: Sequence[str]) -> dict[str, Topic]:
         """Topics by name as the database has them at this moment."""
-        found = {stored.name: self._keep(stored) for stored in await storage.find(self._database, names)}
+        moment = self._moment()
+        found = {
+            stored.name: self._keep(stored, moment)
+            for stored in await storage.find(self._database, names, broker_id=self._node_id)
+        }
         for name in names:
-            if name not in found:
-                self._by_name.pop(name, None)
+            if name not in found and name in self._uuids:
+                self._drop(self._uuids[name])
         return found
 
     async def find_colliding(self, names: Iterable[str]) -> list[str]:
@@ -105,18 +126,30 @@ class Catalog:
         return await storage.find_colliding(self._database, [collision_key(name) for name in names])
 
     async def list_all(self) -> list[Topic]:
-        return [self._keep(stored) for stored in await storage.list_all(self._database)]
+        moment = self._moment()
+        return [
+            self._keep(stored, moment) for stored in await storage.list_all(self._database, broker_id=self._node_id)
+        ]
+
+    async def load_broker_configs(self) -> BrokerConfigs:
+        """What topics without overrides go by at this moment."""
+        return self._broker_configs(await stored_configs.load(self._database, self._node_id))
 
     async def create(self, new: NewTopic, overrides: Mapping[str, str | None]) -> Topic:
         """Create a topic; refused when the name is taken."""
-        configs = validate_topic_configs(overrides, self._broker_values)
+        moment = self._moment()
         async with self._database.transaction() as transaction:
+            inherited = await stored_configs.load(transaction, self._node_id)
             stored = await storage.create(
-                transaction, name=new.name, partition_count=new.partition_count, overrides=configs
+                transaction,
+                name=new.name,
+                partition_count=new.partition_count,
+                overrides=validate_topic_configs(overrides, self._broker_configs(inherited)),
+                inherited=inherited,
             )
         if stored is None:
             raise TopicAlreadyExists(f"Topic '{new.name}' already exists.")
-        return self._keep(stored)
+        return self._keep(stored, moment)
 
     async def create_on_demand(self, name: str, *, partition_count: int) -> Topic:
         """The topic a client named without creating it; somebody else may create it at the same time."""
@@ -157,27 +190,56 @@ class Catalog:
                 await storage.replace_configs(transaction, topic.stored.topic_id, changed)
         self._forget(topic)
 
-    def _keep(self, stored: StoredTopic) -> Topic:
-        topic = Topic(stored, TopicSettings.from_overrides(stored.overrides, self._broker_values))
-        now = monotonic_seconds()
-        self._by_name[stored.name] = (topic, now)
-        self._by_uuid[stored.uuid] = (topic, now)
+    async def change_broker_configs(
+        self, change: Callable[[Mapping[str, str]], Mapping[str, str]], *, for_all: bool, validate_only: bool
+    ) -> None:
+        """Replace what was altered for this gateway, or for all of them, by `change` of it, while nobody else can."""
+        async with self._database.transaction() as transaction:
+            await stored_configs.lock(transaction)
+            own, shared = await stored_configs.load(transaction, self._node_id)
+            changed = change(shared if for_all else own)
+            if not validate_only:
+                await stored_configs.replace(transaction, None if for_all else self._node_id, changed)
+        self._changes += 1
+        self._kept.clear()
+        self._uuids.clear()
+
+    def _broker_configs(self, altered: AlteredConfigs) -> BrokerConfigs:
+        return BrokerConfigs(altered.own, altered.shared, self._broker_values)
+
+    def _moment(self) -> _Moment:
+        return _Moment(monotonic_seconds(), self._changes)
+
+    def _known(self, uuid: UUID | None, moment: _Moment) -> Topic | None:
+        """A topic that was looked at lately."""
+        entry = None if uuid is None else self._kept.get(uuid)
+        return entry[0] if entry is not None and entry[1] >= moment.at - FRESH_SECONDS else None
+
+    def _keep(self, stored: StoredTopic, seen: _Moment) -> Topic:
+        broker = self._broker_configs(stored.inherited)
+        topic = Topic(stored, broker, TopicSettings.from_overrides(stored.overrides, broker))
+        # What was read before a change of ours may be what it changed.
+        if seen.changes == self._changes:
+            self._kept.pop(stored.uuid, None)
+            self._kept[stored.uuid] = (topic, seen.at)
+            self._uuids[stored.name] = stored.uuid
+            self._drop_old(monotonic_seconds() - FRESH_SECONDS)
         return topic
 
+    def _drop_old(self, oldest: float) -> None:
+        """Topics that nobody asks for, or that were deleted through another gateway, take no memory for long."""
+        while self._kept:
+            uuid, (_, seen_at) = next(iter(self._kept.items()))
+            if seen_at >= oldest and len(self._kept) <= MAX_KEPT:
+                return
+            self._drop(uuid)
+
+    def _drop(self, uuid: UUID) -> None:
+        entry = self._kept.pop(uuid, None)
+        # The name may belong to a topic created anew.
+        if entry is not None and self._uuids.get(entry[0].name) == uuid:
+            del self._uuids[entry[0].name]
+
     def _forget(self, topic: Topic) -> None:
-        self._by_name.pop(topic.name, None)
-        self._by_uuid.pop(topic.uuid, None)
-
-
-def _fresh(kept: Mapping[K, tuple[Topic, float]], wanted: Iterable[K]) -> tuple[dict[K, Topic], list[K]]:
-    """Those that are kept and fresh, and the rest."""
-    oldest = monotonic_seconds() - FRESH_SECONDS
-    found: dict[K, Topic] = {}
-    unsure: list[K] = []
-    for name in dict.fromkeys(wanted):
-        entry = kept.get(name)
-        if entry is not None and entry[1] >= oldest:
-            found[name] = entry[0]
-        else:
-            unsure.append(name)
-    return found, unsure
+        self._changes += 1
+        self._drop(topic.uuid)

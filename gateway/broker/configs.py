@@ -1,4 +1,4 @@
-"""Configuration of whatever has some: topics are described and altered, gateways described only.
+"""Configuration of whatever has some: topics and gateways are described and altered.
 
 Kafka also has loggers, client metrics subscriptions and groups here; nothing of theirs is kept, and a change
 is refused.
@@ -14,13 +14,15 @@ from typing import NamedTuple
 
 from gateway.broker.catalog import Catalog, Topic
 from gateway.domain.configs import (
+    BrokerConfigs,
     ConfigOp,
     DescribedConfig,
+    apply_broker,
     apply_full,
     apply_incremental,
     describe_broker,
+    describe_broker_defaults,
     describe_topic,
-    refuse_broker_ops,
 )
 from gateway.domain.topics import validate_topic_name
 from gateway.errors import InvalidConfig, InvalidRequest, KafkaError, UnknownTopicOrPartition
@@ -49,34 +51,35 @@ class Asked(NamedTuple):
 class Configs:
     """Describes and alters resources."""
 
-    def __init__(self, catalog: Catalog, broker_values: Mapping[str, str], *, node_id: int) -> None:
+    def __init__(self, catalog: Catalog, *, node_id: int) -> None:
         self._catalog = catalog
-        self._broker_values = broker_values
         self._node_id = node_id
 
     async def describe(self, asked: Sequence[Asked]) -> list[list[DescribedConfig] | KafkaError]:
         """What is in force for each resource; one that is named twice is refused, for answers are long."""
         times = Counter((one.kind, one.name) for one in asked)
         topics = await self._catalog.find_now(list({name for kind, name in times if kind == ResourceType.TOPIC}))
+        broker = await self._catalog.load_broker_configs()
         described: list[list[DescribedConfig] | KafkaError] = []
         for one in asked:
             try:
                 if times[one.kind, one.name] > 1:
                     raise InvalidRequest("Each resource must appear at most once.")
-                described.append(self._describe(one, topics))
+                described.append(self._describe(one, topics, broker))
             except KafkaError as error:
                 described.append(error)
         return described
 
-    def _describe(self, asked: Asked, topics: Mapping[str, Topic]) -> list[DescribedConfig]:
+    def _describe(self, asked: Asked, topics: Mapping[str, Topic], broker: BrokerConfigs) -> list[DescribedConfig]:
         kind, name, keys = asked
         match _resource_type(kind):
             case ResourceType.TOPIC:
-                return describe_topic(_require(name, topics).overrides, self._broker_values, keys)
+                topic = _require(name, topics)
+                return describe_topic(topic.overrides, topic.broker, keys)
             case ResourceType.BROKER:
                 self._require_own_id(name)
-                # The empty name asks for dynamic defaults of all brokers: there are none.
-                return describe_broker(self._broker_values, keys) if name else []
+                # The empty name asks for what was altered for all brokers.
+                return describe_broker(broker, keys) if name else describe_broker_defaults(broker.dynamic_default, keys)
             case ResourceType.BROKER_LOGGER:
                 if not name:
                     raise InvalidRequest("Broker id must not be empty")
@@ -98,14 +101,18 @@ class Configs:
                 if replaces_all:
                     pairs = [(op.name, op.value) for op in ops]
                     await self._catalog.change_configs(
-                        topic, lambda _: apply_full(pairs, self._broker_values), validate_only=validate_only
+                        topic, lambda _: apply_full(pairs, topic.broker), validate_only=validate_only
                     )
                 else:
-                    change = partial(apply_incremental, ops=ops, broker_values=self._broker_values)
+                    change = partial(apply_incremental, ops=ops, broker=topic.broker)
                     await self._catalog.change_configs(topic, change, validate_only=validate_only)
             case ResourceType.BROKER:
                 self._require_own_id(name)
-                refuse_broker_ops(ops)
+                await self._catalog.change_broker_configs(
+                    partial(apply_broker, ops=ops, replaces_all=replaces_all),
+                    for_all=not name,
+                    validate_only=validate_only,
+                )
             case ResourceType.BROKER_LOGGER:
                 self._require_own_id(name)
                 _refuse(ops, "a gateway's loggers are set by log.level when it starts")

@@ -28,6 +28,7 @@ __all__ = ["Fetched", "Reads", "Wanted", "check_leader_epoch"]
 
 MIN_ROWS, MAX_ROWS = 32, 20_000
 FIRST_GUESS_ROW_BYTES = 500
+NO_EPOCH = -1
 NO_STATE = PartitionState(-1, -1, -1, -1)
 
 
@@ -51,8 +52,8 @@ class Fetched(NamedTuple):
 
 
 def check_leader_epoch(received: int, *, current: int) -> None:
-    """KIP-320: refuse a client that knows an older or a newer leader. -1 knows none."""
-    if 0 <= received < current:
+    """KIP-320: refuse a client that knows an older or a newer leader. -1 knows none; below it is older than any."""
+    if received != NO_EPOCH and received < current:
         raise FencedLeaderEpoch(f"the partition's leader epoch is {current}, received {received}")
     if received > current:
         raise UnknownLeaderEpoch(f"the partition's leader epoch is {current}, received {received}")
@@ -149,7 +150,8 @@ class Reads:
     async def _read(
         self, one: Wanted, state: PartitionState, *, budget: int, is_first: bool, read_committed: bool
     ) -> Fetched:
-        check_leader_epoch(one.leader_epoch, current=state.leader_epoch)
+        # Fetch alone takes every negative epoch for none, as Kafka does.
+        check_leader_epoch(max(one.leader_epoch, NO_EPOCH), current=state.leader_epoch)
         if not state.log_start_offset <= one.offset <= state.next_offset:
             raise OffsetOutOfRange(f"offset {one.offset} is outside {state.log_start_offset}..{state.next_offset}")
         end_offset = state.last_stable_offset if read_committed else state.next_offset

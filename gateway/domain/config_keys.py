@@ -163,6 +163,10 @@ def _gzip_level(text: str) -> str | None:
     return None if level == -1 or 1 <= level <= 9 else "Value must be between 1 and 9 or equal to -1"
 
 
+def _retention(text: str) -> str | None:
+    return None if text == "-1" or int(text) >= 1 else "Value must be unlimited (-1) or at least 1"
+
+
 def _throttled_replicas(text: str) -> str | None:
     if _THROTTLED_REPLICAS.fullmatch(text):
         return None
@@ -383,9 +387,10 @@ def _broker(
     *,
     acts: bool = False,
     check: Check | None = None,
+    is_dynamic: bool = False,
 ) -> ConfigKey:
-    # No broker key can be changed while the gateway runs: its settings are read once, at the start.
-    return ConfigKey(name, type_, default, meaning, acts=acts, check=check, read_only=True)
+    """A key of brokers; those that are not dynamic are read from the settings once, at the start."""
+    return ConfigKey(name, type_, default, meaning, acts=acts, check=check, read_only=not is_dynamic)
 
 
 _OWN_BROKER_CONFIGS: Final = [
@@ -561,6 +566,12 @@ _SYNONYM_TYPES_AND_DEFAULTS: Final[dict[str, tuple[ConfigType, str | None]]] = {
     "log.flush.scheduler.interval.ms": (_L, MAX_LONG),
 }
 
+# 0 would empty every topic; a topic may say it of itself.
+_SYNONYM_CHECKS: Final[dict[str, Check]] = {"log.retention.ms": _retention}
+
+# The bound on what a batch may expand to guards this gateway's memory: whoever starts it decides.
+_STATIC_SYNONYMS: Final = frozenset({"max.decompressed.message.bytes"})
+
 
 def _broker_key_of(synonym: BrokerSynonym, topic_key: ConfigKey) -> ConfigKey:
     type_, default = _SYNONYM_TYPES_AND_DEFAULTS.get(synonym.name, (topic_key.type, topic_key.default))
@@ -571,7 +582,9 @@ def _broker_key_of(synonym: BrokerSynonym, topic_key: ConfigKey) -> ConfigKey:
         default,
         f"The default of the topic setting {topic_key.name}. {topic_key.meaning}",
         acts=topic_key.acts,
-        check=topic_key.check if synonym.factor == 1 else None,
+        check=_SYNONYM_CHECKS.get(synonym.name, topic_key.check if synonym.factor == 1 else None),
+        # As in Kafka: a topic's default may change while brokers run, by the key of the finest unit.
+        is_dynamic=synonym is topic_key.synonyms[0] and synonym.name not in _STATIC_SYNONYMS,
     )
 
 
@@ -581,4 +594,7 @@ BROKER_CONFIGS: Final = _index(
         *(_broker_key_of(synonym, key) for key in TOPIC_CONFIGS.values() for synonym in key.synonyms),
     ]
 )
-"""Every key a DescribeConfigs of a broker shows; a secret is never among the values given to it."""
+"""Every key a DescribeConfigs of a broker shows; a secret is never among the values given to it.
+
+A dynamic one (not `read_only`) can be altered while gateways run.
+"""

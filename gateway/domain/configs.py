@@ -1,7 +1,8 @@
 """Configuration of topics and brokers: judge overrides, alter them, describe them, and read them typed.
 
-`overrides` is what a topic sets itself; `broker_values` is what this gateway's settings say under Kafka's
-names (`broker_values_of`). A topic's value is its override, else the broker's, else the default of the key.
+`overrides` is what a topic sets itself; `BrokerConfigs` is what this gateway goes by: values altered while it
+runs, and those of its settings under Kafka's names (`broker_values_of`). A topic's value is its override,
+else the broker's, else the default of the key.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from gateway.domain.config_keys import (
     BROKER_CONFIGS,
@@ -23,6 +24,7 @@ from gateway.domain.config_keys import (
 from gateway.errors import InvalidConfig, InvalidRequest
 
 __all__ = [
+    "BrokerConfigs",
     "ConfigOp",
     "ConfigSource",
     "ConfigType",
@@ -30,13 +32,14 @@ __all__ = [
     "OpType",
     "Synonym",
     "TopicSettings",
+    "apply_broker",
     "apply_full",
     "apply_incremental",
     "broker_values_of",
     "describe_broker",
+    "describe_broker_defaults",
     "describe_topic",
     "parse_op_type",
-    "refuse_broker_ops",
     "validate_topic_configs",
 ]
 
@@ -61,6 +64,20 @@ class OpType(enum.IntEnum):
     DELETE = 1
     APPEND = 2
     SUBTRACT = 3
+
+
+class BrokerConfigs(NamedTuple):
+    """A gateway's values by where they come from; the first of the three that has a key decides."""
+
+    dynamic: Mapping[str, str] = _NO_VALUES
+    """Altered for this gateway."""
+    dynamic_default: Mapping[str, str] = _NO_VALUES
+    """Altered for all gateways."""
+    static: Mapping[str, str] = _NO_VALUES
+    """Of the settings this gateway was started with."""
+
+
+_DEFAULTS: Final = BrokerConfigs()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +133,9 @@ class TopicSettings:
     max_compaction_lag_ms: int
 
     @classmethod
-    def from_overrides(
-        cls, overrides: Mapping[str, str], broker_values: Mapping[str, str] = _NO_VALUES
-    ) -> TopicSettings:
+    def from_overrides(cls, overrides: Mapping[str, str], broker: BrokerConfigs = _DEFAULTS) -> TopicSettings:
         def text(name: str) -> str:
-            return _effective(TOPIC_CONFIGS[name], overrides, broker_values)
+            return _effective(TOPIC_CONFIGS[name], overrides, broker)
 
         return cls(
             max_message_bytes=int(text("max.message.bytes")),
@@ -137,16 +152,12 @@ class TopicSettings:
         )
 
 
-def validate_topic_configs(
-    overrides: Mapping[str, str | None], broker_values: Mapping[str, str] = _NO_VALUES
-) -> dict[str, str]:
+def validate_topic_configs(overrides: Mapping[str, str | None], broker: BrokerConfigs = _DEFAULTS) -> dict[str, str]:
     """Return the overrides as they are to be stored, or raise InvalidConfig for the first that cannot be."""
     if nulls := [name for name, value in overrides.items() if value is None]:
         raise InvalidConfig(f"Null value not supported for topic configs: {_names(nulls)}")
-    stored = {
-        name: _topic_key(name).normalise(value) for name, value in overrides.items() if value is not None
-    }
-    settings = TopicSettings.from_overrides(stored, broker_values)
+    stored = {name: _topic_key(name).normalise(value) for name, value in overrides.items() if value is not None}
+    settings = TopicSettings.from_overrides(stored, broker)
     if settings.min_compaction_lag_ms > settings.max_compaction_lag_ms:
         raise InvalidConfig(
             f"conflict topic config setting min.compaction.lag.ms ({settings.min_compaction_lag_ms})"
@@ -156,7 +167,7 @@ def validate_topic_configs(
 
 
 def apply_incremental(
-    overrides: Mapping[str, str], ops: Sequence[ConfigOp], broker_values: Mapping[str, str] = _NO_VALUES
+    overrides: Mapping[str, str], ops: Sequence[ConfigOp], broker: BrokerConfigs = _DEFAULTS
 ) -> dict[str, str]:
     """Return the topic's overrides after IncrementalAlterConfigs: all of `ops` or none."""
     _require_distinct(op.name for op in ops)
@@ -169,34 +180,48 @@ def apply_incremental(
         elif op.op is OpType.SET:
             changed[op.name] = op.value
         else:
-            changed[op.name] = _alter_list(op, overrides, broker_values)
-    return validate_topic_configs(changed, broker_values)
+            key = TOPIC_CONFIGS.get(op.name)
+            changed[op.name] = _alter_list(op, key, _effective(key, overrides, broker) if key else "")
+    return validate_topic_configs(changed, broker)
 
 
-def apply_full(
-    configs: Sequence[tuple[str, str | None]], broker_values: Mapping[str, str] = _NO_VALUES
-) -> dict[str, str]:
+def apply_full(configs: Sequence[tuple[str, str | None]], broker: BrokerConfigs = _DEFAULTS) -> dict[str, str]:
     """Return the overrides after the older AlterConfigs, which replaces all of them by `configs`."""
     _require_distinct(name for name, _ in configs)
     _require_values(name for name, value in configs if value is None)
-    return validate_topic_configs(dict(configs), broker_values)
+    return validate_topic_configs(dict(configs), broker)
 
 
-def refuse_broker_ops(ops: Sequence[ConfigOp]) -> None:
-    """Judge an alteration of a broker: nothing can be changed while it runs, so only no change is allowed.
+def apply_broker(values: Mapping[str, str], ops: Sequence[ConfigOp], *, replaces_all: bool) -> dict[str, str]:
+    """Return dynamic values of one broker, or of all brokers, after an alteration: all of `ops` or none.
 
-    For the older AlterConfigs give each entry as a SET; its empty list, like a DELETE, changes nothing.
+    The older AlterConfigs replaces all values and gives each entry as a SET.
     """
     _require_distinct(op.name for op in ops)
     changing = [op for op in ops if op.op is not OpType.DELETE]
     _require_values(op.name for op in changing if op.value is None)
-    if unknown := [op.name for op in changing if op.name not in BROKER_CONFIGS]:
+    named = {op.name for op in ops}
+    kept = {name: value for name, value in values.items() if not replaces_all and name not in named}
+    given: dict[str, str] = {}
+    for op in changing:
+        if op.op is OpType.SET:
+            given[op.name] = op.value or ""
+        else:
+            key = BROKER_CONFIGS.get(op.name)
+            default = (key.default if key else None) or ""
+            given[op.name] = _alter_list(op, key, values.get(op.name, default))
+    if unknown := [name for name in given if name not in BROKER_CONFIGS]:
         raise InvalidConfig(f"Unknown broker config name: {_names(unknown)}")
-    if changing:
+    if fixed := [name for name in given if BROKER_CONFIGS[name].read_only]:
         raise InvalidRequest(
-            f"Cannot update these configs dynamically: [{_names(op.name for op in changing)}]."
+            f"Cannot update these configs dynamically: [{_names(fixed)}]."
             " They are read from tablewire.toml and the environment when the gateway starts."
         )
+    try:
+        return {**kept, **{name: BROKER_CONFIGS[name].normalise(value) for name, value in given.items()}}
+    except InvalidConfig as error:
+        # Kafka's code for a broker's bad value differs from a topic's (KAFKA-13609).
+        raise InvalidRequest(error.message) from None
 
 
 def parse_op_type(code: int) -> OpType:
@@ -208,25 +233,32 @@ def parse_op_type(code: int) -> OpType:
 
 def describe_topic(
     overrides: Mapping[str, str],
-    broker_values: Mapping[str, str] = _NO_VALUES,
+    broker: BrokerConfigs = _DEFAULTS,
     keys: Collection[str] | None = None,
 ) -> list[DescribedConfig]:
     """Describe a topic's configuration; `keys` narrows it, and an unknown one among them is passed over."""
     return [
-        _describe(key, _topic_chain(key, overrides, broker_values))
+        _describe(key, _topic_chain(key, overrides, broker))
         for key in TOPIC_CONFIGS.values()
         if keys is None or key.name in keys
     ]
 
 
-def describe_broker(
-    broker_values: Mapping[str, str], keys: Collection[str] | None = None
-) -> list[DescribedConfig]:
+def describe_broker(broker: BrokerConfigs, keys: Collection[str] | None = None) -> list[DescribedConfig]:
     """Describe a broker's configuration. Only known keys are shown, so no secret slips through."""
     return [
-        _describe(key, _broker_chain([key.name], broker_values))
+        _describe(key, _broker_chain([key.name], broker))
         for key in BROKER_CONFIGS.values()
         if keys is None or key.name in keys
+    ]
+
+
+def describe_broker_defaults(values: Mapping[str, str], keys: Collection[str] | None = None) -> list[DescribedConfig]:
+    """Describe what was altered for all brokers, and nothing else."""
+    return [
+        _describe(key, (Synonym(key.name, values[key.name], ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),))
+        for key in BROKER_CONFIGS.values()
+        if key.name in values and (keys is None or key.name in keys)
     ]
 
 
@@ -265,12 +297,11 @@ def _require_values(names_without: Iterable[str]) -> None:
         raise InvalidRequest(f"Null value not supported for: {_names(nulls)}")
 
 
-def _alter_list(op: ConfigOp, overrides: Mapping[str, str], broker_values: Mapping[str, str]) -> str:
-    key = TOPIC_CONFIGS.get(op.name)
+def _alter_list(op: ConfigOp, key: ConfigKey | None, value: str) -> str:
+    """The list `value` of `key` after an APPEND or a SUBTRACT."""
     if key is None or key.type is not ConfigType.LIST:
         raise InvalidConfig(f"Can't {op.op.name} to key {_names([op.name])} because its type is not LIST.")
-    present = split_list(_effective(key, overrides, broker_values))
-    given = split_list(op.value or "")
+    present, given = split_list(value), split_list(op.value or "")
     if op.op is OpType.SUBTRACT:
         return ",".join(item for item in present if item not in given)
     if not given:
@@ -278,24 +309,30 @@ def _alter_list(op: ConfigOp, overrides: Mapping[str, str], broker_values: Mappi
     return ",".join([*present, *given])
 
 
-def _topic_chain(
-    key: ConfigKey, overrides: Mapping[str, str], broker_values: Mapping[str, str]
-) -> tuple[Synonym, ...]:
-    inherited = _broker_chain([synonym.name for synonym in key.synonyms], broker_values)
+def _topic_chain(key: ConfigKey, overrides: Mapping[str, str], broker: BrokerConfigs) -> tuple[Synonym, ...]:
+    inherited = _broker_chain([synonym.name for synonym in key.synonyms], broker)
     if key.name not in overrides:
         return inherited
     return (Synonym(key.name, overrides[key.name], ConfigSource.DYNAMIC_TOPIC_CONFIG), *inherited)
 
 
-def _broker_chain(names: Sequence[str], broker_values: Mapping[str, str]) -> tuple[Synonym, ...]:
-    """What the settings say, finest unit first, then the defaults of what they leave out.
+def _broker_chain(names: Sequence[str], broker: BrokerConfigs) -> tuple[Synonym, ...]:
+    """What was altered, what the settings say, finest unit first, then the defaults of what they leave out.
 
-    A value equal to the default counts as the default: a mapping cannot tell who chose it.
+    A setting equal to the default counts as the default: a mapping cannot tell who chose it.
     """
-    links: list[Synonym] = []
-    for name in sorted(names, key=lambda name: name not in broker_values):
+    links = [
+        Synonym(name, values[name], source)
+        for source, values in (
+            (ConfigSource.DYNAMIC_BROKER_CONFIG, broker.dynamic),
+            (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, broker.dynamic_default),
+        )
+        for name in names
+        if name in values
+    ]
+    for name in sorted(names, key=lambda name: name not in broker.static):
         default = BROKER_CONFIGS[name].default
-        value = broker_values.get(name, default)
+        value = broker.static.get(name, default)
         if value is not None and value != default:
             links.append(Synonym(name, value, ConfigSource.STATIC_BROKER_CONFIG))
         if default is not None:
@@ -303,8 +340,8 @@ def _broker_chain(names: Sequence[str], broker_values: Mapping[str, str]) -> tup
     return tuple(links)
 
 
-def _effective(key: ConfigKey, overrides: Mapping[str, str], broker_values: Mapping[str, str]) -> str:
-    value = _resolve(key, _topic_chain(key, overrides, broker_values))
+def _effective(key: ConfigKey, overrides: Mapping[str, str], broker: BrokerConfigs) -> str:
+    value = _resolve(key, _topic_chain(key, overrides, broker))
     assert value is not None, f"the topic key {key.name} has no default"
     return value
 

@@ -1,4 +1,4 @@
-"""AlterConfigs: replace all of a topic's overrides at once.
+"""AlterConfigs: replace all overrides of a topic, or all altered configs of gateways, at once.
 
 v2 flexible · deprecated in favour of IncrementalAlterConfigs, which shares `alter`
 """

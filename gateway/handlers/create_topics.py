@@ -6,11 +6,11 @@ v4 defaults by -1 · v5 flexible, tells what was made (KIP-525) · v7 tells the 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gateway.broker.catalog import Topic
-from gateway.domain.configs import describe_topic, validate_topic_configs
+from gateway.domain.configs import DescribedConfig, describe_topic, validate_topic_configs
 from gateway.domain.topics import (
     USE_DEFAULT,
     NewTopic,
@@ -38,7 +38,7 @@ async def create_topics(request: Request, context: RequestContext) -> Tree:
             continue
         existing = in_the_way[collision_key(topic.name)]
         made = await outcome(_create(topic, context, deadline, existing=existing, validate_only=request.validate_only))
-        answers.append(_answer(topic.name, made, context))
+        answers.append(_answer(topic.name, made))
         if not isinstance(made, KafkaError):
             existing.append(topic.name)
     return {"topics": answers}
@@ -57,8 +57,8 @@ async def _find_colliding(request: Request, context: RequestContext) -> dict[str
 
 async def _create(
     topic: Any, context: RequestContext, deadline: Deadline, *, existing: Sequence[str], validate_only: bool
-) -> tuple[NewTopic, Mapping[str, str], Topic | None]:
-    """What the topic is to be, its overrides, and the topic unless it was only judged."""
+) -> tuple[NewTopic, list[DescribedConfig], Topic | None]:
+    """What the topic is to be, what is in force for it, and the topic unless it was only judged."""
     broker = context.broker
     if topic.name in existing:
         raise TopicAlreadyExists(f"Topic '{topic.name}' already exists.")
@@ -71,19 +71,19 @@ async def _create(
         known_broker_ids=broker.cluster.node_ids,
         existing=existing,
     )
-    overrides = validate_topic_configs({config.name: config.value for config in topic.configs}, broker.broker_values)
+    inherited = await broker.catalog.load_broker_configs()
+    overrides = validate_topic_configs({config.name: config.value for config in topic.configs}, inherited)
+    configs = describe_topic(overrides, inherited)
     if validate_only:
-        return new, overrides, None
+        return new, configs, None
     deadline.require_time()
-    return new, overrides, await broker.catalog.create(new, overrides)
+    return new, configs, await broker.catalog.create(new, overrides)
 
 
-def _answer(
-    name: str, made: tuple[NewTopic, Mapping[str, str], Topic | None] | KafkaError, context: RequestContext
-) -> Tree:
+def _answer(name: str, made: tuple[NewTopic, list[DescribedConfig], Topic | None] | KafkaError) -> Tree:
     if isinstance(made, KafkaError):
         return _refused(name, made)
-    new, overrides, topic = made
+    new, configs, topic = made
     return {
         "name": name,
         "topic_id": None if topic is None else topic.uuid,
@@ -98,7 +98,7 @@ def _answer(
                 "config_source": config.source,
                 "is_sensitive": config.is_sensitive,
             }
-            for config in describe_topic(overrides, context.broker.broker_values)
+            for config in configs
         ],
     }
 

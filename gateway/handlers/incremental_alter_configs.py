@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs: set, delete, append to or subtract from single overrides of a topic.
+"""IncrementalAlterConfigs: set, delete, append to or subtract from single configs of topics and gateways.
 
 v1 flexible · KIP-339 · all changes of a resource hold or none
 """

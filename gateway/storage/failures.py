@@ -6,33 +6,40 @@ import psycopg
 from psycopg import errors as pg
 from psycopg_pool import PoolTimeout, TooManyRequests
 
-from gateway.errors import KafkaError, NotLeaderOrFollower, RequestTimedOut, StorageFailed
+from gateway.errors import InvalidRequest, KafkaError, NotLeaderOrFollower, RequestTimedOut, StorageFailed
 
-__all__ = ["DATABASE_ERRORS", "UNDONE_ERRORS", "is_bad_data", "translate"]
+__all__ = ["DATABASE_ERRORS", "UNDONE_ERRORS", "is_bad_data", "is_bug", "translate"]
 
 DATABASE_ERRORS = (psycopg.Error, PoolTimeout, TooManyRequests, TimeoutError, OSError)
-"""What a use case may meet when the database is slow, away or full."""
+"""What a use case may meet when the database is slow, away or full, or refuses what it is given."""
 
 UNDONE_ERRORS = (pg.DeadlockDetected, pg.SerializationFailure)
 """The server says that it undid the transaction because of another one: the same may work a moment later."""
 
 
 def translate(error: BaseException) -> KafkaError:
-    """The refusal to answer with. Whatever may pass by itself is retriable; the rest is a bug and raised."""
+    """The refusal to answer with. Only what may pass by itself is retriable; a bug is raised."""
     if isinstance(error, KafkaError):
         return error
     if isinstance(error, (pg.DiskFull, pg.OutOfMemory, pg.ProgramLimitExceeded)):
         return StorageFailed(f"the database cannot store more: {_first_line(error)}")
     if isinstance(error, (TimeoutError, pg.QueryCanceled)):
         return RequestTimedOut("the database did not answer in time; try again")
-    if isinstance(error, DATABASE_ERRORS):
+    if is_bad_data(error):
+        return InvalidRequest(f"the database refused it: {_first_line(error)}")
+    if isinstance(error, DATABASE_ERRORS) and not is_bug(error):
         return NotLeaderOrFollower(f"the database is not available: {_first_line(error)}")
     raise error
 
 
 def is_bad_data(error: BaseException) -> bool:
-    """Whether the rows themselves were refused, so that trying the batches one by one finds the culprit."""
+    """Whether the values themselves were refused, so that trying the batches one by one finds the culprit."""
     return isinstance(error, (psycopg.DataError, psycopg.IntegrityError))
+
+
+def is_bug(error: BaseException) -> bool:
+    """Whether the statement itself is wrong, here or for this role: trying again would go on for ever."""
+    return isinstance(error, (psycopg.ProgrammingError, psycopg.NotSupportedError))
 
 
 def _first_line(error: BaseException) -> str:

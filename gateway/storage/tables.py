@@ -20,6 +20,7 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
+    UniqueConstraint,
     Uuid,
     text,
 )
@@ -54,6 +55,15 @@ topic_configs = Table(
     Column("topic_id", ForeignKey(topics.c.topic_id, ondelete="CASCADE"), primary_key=True),
     Column("name", Text(collation="C"), primary_key=True),
     Column("value", Text, nullable=False),
+)
+
+broker_configs = Table(
+    "broker_configs",
+    metadata,
+    Column("broker_id", Integer),
+    Column("name", Text(collation="C"), nullable=False),
+    Column("value", Text, nullable=False),
+    UniqueConstraint("broker_id", "name", postgresql_nulls_not_distinct=True),
 )
 
 partitions = Table(

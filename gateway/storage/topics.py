@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from gateway.storage.configs import AlteredConfigs
 from gateway.storage.database import Database, Row, Transaction
 
 __all__ = [
@@ -29,20 +30,25 @@ class StoredTopic:
     name: str
     partition_count: int
     overrides: Mapping[str, str]
+    inherited: AlteredConfigs
+    """What was altered for the broker that asked, as of the same moment: a topic's defaults."""
 
 
 def _topic(row: Row) -> StoredTopic:
-    return StoredTopic(row[0], row[1], row[2], row[3], row[4] or {})
+    return StoredTopic(row[0], row[1], row[2], row[3], row[4] or {}, AlteredConfigs(row[5] or {}, row[6] or {}))
 
 
-async def find(database: Database, names: Sequence[str]) -> list[StoredTopic]:
+async def find(database: Database, names: Sequence[str], *, broker_id: int) -> list[StoredTopic]:
     # PostgreSQL's text cannot hold a NUL; a name with one is no topic's.
     known = [name for name in names if "\0" not in name]
-    return [_topic(row) for row in await database.rows("topics/find_topics_by_name", names=known)] if known else []
+    if not known:
+        return []
+    return [_topic(row) for row in await database.rows("topics/find_topics_by_name", names=known, broker_id=broker_id)]
 
 
-async def find_by_uuid(database: Database, uuids: Sequence[UUID]) -> list[StoredTopic]:
-    return [_topic(row) for row in await database.rows("topics/find_topics_by_uuid", uuids=list(uuids))]
+async def find_by_uuid(database: Database, uuids: Sequence[UUID], *, broker_id: int) -> list[StoredTopic]:
+    rows = await database.rows("topics/find_topics_by_uuid", uuids=list(uuids), broker_id=broker_id)
+    return [_topic(row) for row in rows]
 
 
 async def find_colliding(database: Database, collision_keys: Sequence[str]) -> list[str]:
@@ -50,12 +56,17 @@ async def find_colliding(database: Database, collision_keys: Sequence[str]) -> l
     return [name for (name,) in await database.rows("topics/find_colliding_names", keys=known)] if known else []
 
 
-async def list_all(database: Database) -> list[StoredTopic]:
-    return [_topic(row) for row in await database.rows("topics/list_topics")]
+async def list_all(database: Database, *, broker_id: int) -> list[StoredTopic]:
+    return [_topic(row) for row in await database.rows("topics/list_topics", broker_id=broker_id)]
 
 
 async def create(
-    transaction: Transaction, *, name: str, partition_count: int, overrides: Mapping[str, str]
+    transaction: Transaction,
+    *,
+    name: str,
+    partition_count: int,
+    overrides: Mapping[str, str],
+    inherited: AlteredConfigs,
 ) -> StoredTopic | None:
     """Create a topic with its partitions and storage; None when the name is taken."""
     rows = await transaction.rows("topics/insert_topic", name=name, partition_count=partition_count)
@@ -65,7 +76,7 @@ async def create(
     await transaction.rows("topics/insert_partitions", topic_id=topic_id, first=0, last=partition_count)
     await transaction.rows("topics/create_storage", topic_id=topic_id)
     await _insert_configs(transaction, topic_id, overrides)
-    return StoredTopic(topic_id, uuid, name, partition_count, dict(overrides))
+    return StoredTopic(topic_id, uuid, name, partition_count, dict(overrides), inherited)
 
 
 async def grow(transaction: Transaction, topic: StoredTopic, *, new_count: int) -> bool:

@@ -37,6 +37,13 @@ CREATE TABLE kafka.topic_configs (
     PRIMARY KEY (topic_id, name)
 );
 
+CREATE TABLE kafka.broker_configs (
+    broker_id integer,
+    name text COLLATE "C" NOT NULL,
+    value text NOT NULL,
+    UNIQUE NULLS NOT DISTINCT (broker_id, name)
+);
+
 -- One short row per partition, updated by every commit: room on the page keeps those updates HOT.
 CREATE TABLE kafka.partitions (
     topic_id integer NOT NULL REFERENCES kafka.topics ON DELETE CASCADE,
@@ -181,6 +188,10 @@ COMMENTS = {
     "COLUMN kafka.topic_configs.topic_id": "The topic.",
     "COLUMN kafka.topic_configs.name": "Kafka's name of the setting, such as retention.ms.",
     "COLUMN kafka.topic_configs.value": "The value as text, as Kafka's tools print it.",
+    "TABLE kafka.broker_configs": "Settings of brokers that were altered while they ran: the defaults of topics.",
+    "COLUMN kafka.broker_configs.broker_id": "The gateway it holds for; null: for all of them.",
+    "COLUMN kafka.broker_configs.name": "Kafka's name of the setting, such as log.retention.ms.",
+    "COLUMN kafka.broker_configs.value": "The value as text, as Kafka's tools print it.",
     "TABLE kafka.partitions": "The ends of each partition's log. Writers move them in the same commit as the rows.",
     "COLUMN kafka.partitions.topic_id": "The topic.",
     "COLUMN kafka.partitions.partition": "Partition number, from 0.",
@@ -285,7 +296,7 @@ BEGIN
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'tablewire_reader') THEN
         GRANT USAGE ON SCHEMA kafka TO tablewire_reader;
         GRANT SELECT ON kafka.committed_messages, kafka.partition_offsets, kafka.topic_sizes,
-            kafka.topics, kafka.topic_configs, kafka.partitions TO tablewire_reader;
+            kafka.topics, kafka.topic_configs, kafka.broker_configs, kafka.partitions TO tablewire_reader;
         GRANT EXECUTE ON FUNCTION kafka.headers_as_json(text[], bytea[]) TO tablewire_reader;
     END IF;
     REVOKE ALL ON FUNCTION kafka.create_topic_storage(integer), kafka.drop_topic_storage(integer) FROM PUBLIC;

@@ -120,6 +120,7 @@ def test_a_leader_epoch_ends_with_the_log(
     assert ask(name, wanted=3) == (0, -1, -1)
     assert ask(name, wanted=-1) == (0, -1, -1)
     assert ask(name, current=5, wanted=0) == (UNKNOWN_EPOCH, -1, -1)
+    assert ask(name, current=-2, wanted=0) == (FENCED_EPOCH, -1, -1), "only -1 is no epoch"
     assert ask(name, partition=7, wanted=0) == (UNKNOWN_TOPIC, -1, -1)
     assert ask(f"{name}-never", wanted=0) == (UNKNOWN_TOPIC, -1, -1)
 

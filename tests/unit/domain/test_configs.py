@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gateway.config import Settings
 from gateway.domain.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS, ConfigKey
 from gateway.domain.configs import (
+    BrokerConfigs,
     ConfigOp,
     ConfigSource,
     ConfigType,
@@ -16,13 +17,14 @@ from gateway.domain.configs import (
     OpType,
     Synonym,
     TopicSettings,
+    apply_broker,
     apply_full,
     apply_incremental,
     broker_values_of,
     describe_broker,
+    describe_broker_defaults,
     describe_topic,
     parse_op_type,
-    refuse_broker_ops,
     validate_topic_configs,
 )
 from gateway.errors import ErrorCode, InvalidConfig, InvalidRequest
@@ -79,15 +81,19 @@ some_overrides = st.fixed_dictionaries(
 )
 
 
-def default_broker_values() -> dict[str, str]:
+def default_broker() -> BrokerConfigs:
     fields = {name: field.get_default() for name, field in Settings.model_fields.items()}
-    return broker_values_of(fields, listen="127.0.0.1:9092", advertised="gateway.test:9092")
+    return static(broker_values_of(fields, listen="127.0.0.1:9092", advertised="gateway.test:9092"))
+
+
+def static(values: dict[str, str]) -> BrokerConfigs:
+    return BrokerConfigs(static=values)
 
 
 def described_topic(
-    name: str, overrides: dict[str, str] | None = None, broker_values: dict[str, str] | None = None
+    name: str, overrides: dict[str, str] | None = None, broker: BrokerConfigs | None = None
 ) -> DescribedConfig:
-    (found,) = describe_topic(overrides or {}, broker_values or {}, keys=[name])
+    (found,) = describe_topic(overrides or {}, broker or BrokerConfigs(), keys=[name])
     return found
 
 
@@ -223,16 +229,14 @@ def test_a_key_without_a_value_is_refused_before_anything_else() -> None:
 
 
 def test_the_compaction_lags_must_not_cross() -> None:
-    with pytest.raises(
-        InvalidConfig, match=r"min\.compaction\.lag\.ms \(10\) > max\.compaction\.lag\.ms \(5\)"
-    ):
+    with pytest.raises(InvalidConfig, match=r"min\.compaction\.lag\.ms \(10\) > max\.compaction\.lag\.ms \(5\)"):
         validate_topic_configs({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"})
 
 
 def test_the_compaction_lags_must_not_cross_the_brokers() -> None:
     validate_topic_configs({"min.compaction.lag.ms": "10"})
     with pytest.raises(InvalidConfig, match="conflict"):
-        validate_topic_configs({"min.compaction.lag.ms": "10"}, {"log.cleaner.max.compaction.lag.ms": "5"})
+        validate_topic_configs({"min.compaction.lag.ms": "10"}, static({"log.cleaner.max.compaction.lag.ms": "5"}))
 
 
 def test_a_refusal_stays_short_whatever_was_sent() -> None:
@@ -277,10 +281,10 @@ def test_a_topic_without_overrides_has_kafkas_defaults_and_a_bound_on_expansion(
 
 
 def test_the_topics_value_wins_over_the_brokers_and_that_over_the_default() -> None:
-    broker_values = {"message.max.bytes": "2000", "log.message.timestamp.type": "LogAppendTime"}
-    settings = TopicSettings.from_overrides({"max.message.bytes": "100"}, broker_values)
+    broker = static({"message.max.bytes": "2000", "log.message.timestamp.type": "LogAppendTime"})
+    settings = TopicSettings.from_overrides({"max.message.bytes": "100"}, broker)
     assert (settings.max_message_bytes, settings.log_append_time) == (100, True)
-    assert TopicSettings.from_overrides({}, broker_values).max_message_bytes == 2000
+    assert TopicSettings.from_overrides({}, broker).max_message_bytes == 2000
 
 
 @pytest.mark.parametrize(
@@ -293,10 +297,8 @@ def test_the_topics_value_wins_over_the_brokers_and_that_over_the_default() -> N
         ({"log.retention.ms": "604800000", "log.retention.hours": "2"}, 604_800_000),
     ],
 )
-def test_the_finest_unit_of_the_brokers_retention_decides(
-    broker_values: dict[str, str], retention_ms: int
-) -> None:
-    assert TopicSettings.from_overrides({}, broker_values).retention_ms == retention_ms
+def test_the_finest_unit_of_the_brokers_retention_decides(broker_values: dict[str, str], retention_ms: int) -> None:
+    assert TopicSettings.from_overrides({}, static(broker_values)).retention_ms == retention_ms
 
 
 def test_both_and_neither_cleanup_policies_are_possible() -> None:
@@ -318,9 +320,7 @@ def test_operations_set_and_delete_overrides_and_leave_the_others() -> None:
 
 
 def test_deleting_what_is_not_set_or_not_known_changes_nothing() -> None:
-    assert apply_incremental({"retention.ms": "1"}, [delete("segment.ms"), delete("nope")]) == {
-        "retention.ms": "1"
-    }
+    assert apply_incremental({"retention.ms": "1"}, [delete("segment.ms"), delete("nope")]) == {"retention.ms": "1"}
 
 
 def test_a_value_equal_to_the_default_is_still_an_override() -> None:
@@ -346,10 +346,8 @@ def test_lists_grow_and_shrink_from_the_effective_value(before: str | None, op: 
 
 
 def test_a_list_grows_from_the_brokers_value() -> None:
-    broker_values = {"log.cleanup.policy": "compact"}
-    assert apply_incremental({}, [append("cleanup.policy", "delete")], broker_values) == {
-        "cleanup.policy": "compact,delete"
-    }
+    broker = static({"log.cleanup.policy": "compact"})
+    assert apply_incremental({}, [append("cleanup.policy", "delete")], broker) == {"cleanup.policy": "compact,delete"}
 
 
 @pytest.mark.parametrize(
@@ -399,9 +397,7 @@ items = st.lists(st.sampled_from(["compact", "delete"]))
 
 
 @given(st.lists(st.sampled_from(["compact", "delete"]), unique=True), items)
-def test_appending_and_subtracting_act_as_sets_that_keep_their_order(
-    before: list[str], given_: list[str]
-) -> None:
+def test_appending_and_subtracting_act_as_sets_that_keep_their_order(before: list[str], given_: list[str]) -> None:
     overrides = {"cleanup.policy": ",".join(before)}
     less = apply_incremental(overrides, [subtract("cleanup.policy", ",".join(given_))])
     assert less["cleanup.policy"] == ",".join(item for item in before if item not in given_)
@@ -431,19 +427,67 @@ def test_the_older_request_is_judged_like_the_newer(
         apply_full(configs)
 
 
-def test_a_broker_setting_cannot_be_changed_while_the_gateway_runs() -> None:
-    with pytest.raises(InvalidRequest, match=r"Cannot update these configs dynamically: \[num\.partitions\]"):
-        refuse_broker_ops([set_("num.partitions", "5")])
+@pytest.mark.parametrize(
+    ("ops", "after"),
+    [
+        ([], {"log.retention.ms": "1"}),
+        ([set_("message.max.bytes", " 7 ")], {"log.retention.ms": "1", "message.max.bytes": "7"}),
+        ([set_("log.retention.ms", "2")], {"log.retention.ms": "2"}),
+        ([delete("log.retention.ms")], {}),
+        ([delete("num.partitions"), delete("nope")], {"log.retention.ms": "1"}),
+        (
+            [append("log.cleanup.policy", "compact")],
+            {"log.retention.ms": "1", "log.cleanup.policy": "delete,compact"},
+        ),
+        ([subtract("log.cleanup.policy", "delete")], {"log.retention.ms": "1", "log.cleanup.policy": ""}),
+    ],
+)
+def test_a_brokers_dynamic_configs_are_altered(ops: list[ConfigOp], after: dict[str, str]) -> None:
+    assert apply_broker({"log.retention.ms": "1"}, ops, replaces_all=False) == after
+
+
+def test_the_older_request_replaces_all_of_a_brokers_dynamic_configs() -> None:
+    values = {"log.retention.ms": "1"}
+    assert apply_broker(values, [set_("message.max.bytes", "7")], replaces_all=True) == {"message.max.bytes": "7"}
+    assert apply_broker(values, [], replaces_all=True) == {}
+
+
+@pytest.mark.parametrize("replaces_all", [True, False])
+@pytest.mark.parametrize("name", ["num.partitions", "log.retention.hours", "max.decompressed.message.bytes"])
+def test_other_settings_of_a_broker_cannot_be_changed_while_it_runs(name: str, replaces_all: bool) -> None:
+    with pytest.raises(InvalidRequest, match=rf"Cannot update these configs dynamically: \[{name}\]"):
+        apply_broker({}, [set_("message.max.bytes", "7"), set_(name, "5")], replaces_all=replaces_all)
+
+
+@pytest.mark.parametrize(
+    ("op", "reason"),
+    [
+        (set_("log.retention.ms", "soon"), "Not a number of type LONG"),
+        (set_("log.retention.ms", "0"), r"Value must be unlimited \(-1\) or at least 1"),
+        (set_("message.max.bytes", "-1"), "Value must be at least 0"),
+        (append("log.cleanup.policy", "nope"), "String must be one of: compact, delete"),
+        (set_("log.retention.ms", None), "Null value not supported for"),
+    ],
+)
+def test_a_brokers_bad_value_is_an_invalid_request_as_in_kafka(op: ConfigOp, reason: str) -> None:
+    with pytest.raises(InvalidRequest, match=reason):
+        apply_broker({}, [op], replaces_all=False)
 
 
 def test_an_unknown_broker_setting_is_an_invalid_config() -> None:
     with pytest.raises(InvalidConfig, match="Unknown broker config name: nope"):
-        refuse_broker_ops([set_("nope", "5")])
+        apply_broker({}, [set_("nope", "5")], replaces_all=False)
 
 
-def test_an_alteration_that_changes_nothing_is_allowed_on_a_broker() -> None:
-    refuse_broker_ops([])
-    refuse_broker_ops([delete("num.partitions"), delete("nope")])
+@pytest.mark.parametrize("name", ["log.retention.ms", "nope"])
+def test_what_is_no_list_of_a_broker_is_not_appended_to(name: str) -> None:
+    with pytest.raises(InvalidConfig, match="its type is not LIST"):
+        apply_broker({}, [append(name, "5")], replaces_all=False)
+
+
+def test_a_key_of_a_broker_named_twice_is_an_invalid_request() -> None:
+    with pytest.raises(InvalidRequest, match="duplicate config keys"):
+        apply_broker({}, [set_("log.retention.ms", "5"), delete("log.retention.ms")], replaces_all=False)
 
 
 # Descriptions
@@ -464,7 +508,7 @@ def test_an_override_is_described_with_what_it_hides() -> None:
 
 
 def test_a_value_from_the_gateways_settings_is_a_static_one() -> None:
-    config = described_topic("max.message.bytes", broker_values={"message.max.bytes": "2000"})
+    config = described_topic("max.message.bytes", broker=static({"message.max.bytes": "2000"}))
     assert (config.value, config.source, config.is_default) == (
         "2000",
         ConfigSource.STATIC_BROKER_CONFIG,
@@ -477,13 +521,13 @@ def test_a_value_from_the_gateways_settings_is_a_static_one() -> None:
 
 
 def test_a_setting_equal_to_the_default_is_the_default() -> None:
-    config = described_topic("max.message.bytes", broker_values={"message.max.bytes": "1048588"})
+    config = described_topic("max.message.bytes", broker=static({"message.max.bytes": "1048588"}))
     assert config.is_default
     assert config.synonyms == (Synonym("message.max.bytes", "1048588", ConfigSource.DEFAULT_CONFIG),)
 
 
 def test_a_synonym_in_hours_is_shown_as_set_and_its_value_in_milliseconds() -> None:
-    config = described_topic("retention.ms", broker_values={"log.retention.hours": "2"})
+    config = described_topic("retention.ms", broker=static({"log.retention.hours": "2"}))
     assert config.value == "7200000"
     assert config.synonyms[0] == Synonym("log.retention.hours", "2", ConfigSource.STATIC_BROKER_CONFIG)
 
@@ -503,18 +547,18 @@ def test_a_description_shows_exactly_the_overrides_as_the_topics_own(overrides: 
 
 def test_asked_for_keys_narrow_a_description_and_unknown_ones_are_passed_over() -> None:
     assert [config.name for config in describe_topic({}, keys=["retention.ms", "nope"])] == ["retention.ms"]
-    assert [config.name for config in describe_broker({}, keys=["num.partitions"])] == ["num.partitions"]
+    assert [config.name for config in describe_broker(BrokerConfigs(), keys=["num.partitions"])] == ["num.partitions"]
     assert describe_topic({}, keys=[]) == []
 
 
 def test_the_gateways_default_settings_are_the_defaults_shown() -> None:
     set_by_the_address = {"advertised.listeners"}
-    described = describe_broker(default_broker_values())
+    described = describe_broker(default_broker())
     assert {config.name for config in described if not config.is_default} == set_by_the_address
 
 
 def test_a_topics_defaults_follow_the_gateways_default_settings() -> None:
-    assert TopicSettings.from_overrides({}, default_broker_values()) == TopicSettings.from_overrides({})
+    assert TopicSettings.from_overrides({}, default_broker()) == TopicSettings.from_overrides({})
 
 
 def test_a_changed_setting_is_shown_under_kafkas_name() -> None:
@@ -523,9 +567,7 @@ def test_a_changed_setting_is_shown_under_kafkas_name() -> None:
         listen="0.0.0.0:9092",
         advertised="gateway.test:9092",
     )
-    shown = {
-        c.name: c.value for c in describe_broker(values) if c.source is ConfigSource.STATIC_BROKER_CONFIG
-    }
+    shown = {c.name: c.value for c in describe_broker(static(values)) if c.source is ConfigSource.STATIC_BROKER_CONFIG}
     assert shown == {
         "auto.create.topics.enable": "false",
         "num.partitions": "6",
@@ -539,20 +581,74 @@ def test_a_changed_setting_is_shown_under_kafkas_name() -> None:
 def test_settings_that_are_not_kafkas_are_never_shown() -> None:
     url = "postgresql://user:secret@db.test/kafka"
     values = broker_values_of({"database_url": url}, listen="a:1", advertised="a:1")
-    assert "secret" not in repr(describe_broker({**values, "database.url": url}))
+    assert "secret" not in repr(describe_broker(static({**values, "database.url": url})))
 
 
 def test_a_secret_has_no_value_in_its_description_nor_in_its_synonyms() -> None:
-    (config,) = describe_broker({"ssl.keystore.password": "hunter2"}, keys=["ssl.keystore.password"])
+    (config,) = describe_broker(static({"ssl.keystore.password": "hunter2"}), keys=["ssl.keystore.password"])
     assert (config.value, config.is_sensitive, config.type) == (None, True, ConfigType.PASSWORD)
     assert config.synonyms == (Synonym("ssl.keystore.password", None, ConfigSource.STATIC_BROKER_CONFIG),)
 
 
-def test_every_broker_key_is_read_only() -> None:
-    assert all(config.read_only for config in describe_broker({}))
+ALTERED = BrokerConfigs(
+    dynamic={"message.max.bytes": "3000"},
+    dynamic_default={"message.max.bytes": "4000", "log.message.timestamp.type": "LogAppendTime", "log.roll.ms": "9"},
+    static={"message.max.bytes": "5000", "log.message.timestamp.type": "CreateTime"},
+)
+OWN, SHARED, STATIC, DEFAULT = (
+    ConfigSource.DYNAMIC_BROKER_CONFIG,
+    ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
+    ConfigSource.STATIC_BROKER_CONFIG,
+    ConfigSource.DEFAULT_CONFIG,
+)
+
+
+def test_what_is_altered_for_one_broker_wins_over_all_brokers_over_the_settings_over_the_default() -> None:
+    chain = tuple(
+        Synonym("message.max.bytes", value, source)
+        for value, source in (("3000", OWN), ("4000", SHARED), ("5000", STATIC), ("1048588", DEFAULT))
+    )
+    (broker,) = describe_broker(ALTERED, keys=["message.max.bytes"])
+    topic = described_topic("max.message.bytes", broker=ALTERED)
+    assert (broker.value, broker.source, broker.synonyms) == ("3000", OWN, chain)
+    assert (topic.value, topic.source, topic.synonyms) == ("3000", OWN, chain)
+
+
+def test_a_topics_override_wins_over_what_was_altered() -> None:
+    topic = described_topic("max.message.bytes", {"max.message.bytes": "1"}, ALTERED)
+    assert (topic.value, topic.source, len(topic.synonyms)) == ("1", ConfigSource.DYNAMIC_TOPIC_CONFIG, 5)
+
+
+def test_what_was_altered_decides_over_a_coarser_unit() -> None:
+    topic = described_topic("segment.ms", broker=ALTERED)
+    assert (topic.value, topic.source) == ("9", SHARED)
+    assert topic.synonyms == (Synonym("log.roll.ms", "9", SHARED), Synonym("log.roll.hours", "168", DEFAULT))
+
+
+def test_topics_act_by_what_was_altered() -> None:
+    settings = TopicSettings.from_overrides({}, ALTERED)
+    assert (settings.max_message_bytes, settings.log_append_time) == (3000, True)
+
+
+def test_of_all_brokers_only_what_was_altered_is_described() -> None:
+    described = describe_broker_defaults(ALTERED.dynamic_default)
+    assert {(one.name, one.value, one.source) for one in described} == {
+        ("message.max.bytes", "4000", SHARED),
+        ("log.message.timestamp.type", "LogAppendTime", SHARED),
+        ("log.roll.ms", "9", SHARED),
+    }
+    assert all(len(one.synonyms) == 1 for one in described)
+    (one,) = describe_broker_defaults(ALTERED.dynamic_default, keys=["log.roll.ms", "nope"])
+    assert one.name == "log.roll.ms"
+
+
+def test_the_first_synonyms_of_topic_keys_and_no_other_keys_are_dynamic() -> None:
+    first = {key.synonyms[0].name for key in TOPIC_CONFIGS.values() if key.synonyms}
+    dynamic = {config.name for config in describe_broker(BrokerConfigs()) if not config.read_only}
+    assert dynamic == first - {"max.decompressed.message.bytes"}
 
 
 @pytest.mark.parametrize("name", ["inter.broker.protocol.version", "delete.topic.enable"])
 def test_what_consoles_read_first_is_there(name: str) -> None:
-    (config,) = describe_broker({}, keys=[name])
+    (config,) = describe_broker(BrokerConfigs(), keys=[name])
     assert config.value
