@@ -49,40 +49,48 @@ def produce(gateway: GatewayProcess, topic: str, counts: list[int]) -> None:
     assert producer.flush(20) == 0
 
 
+def consumer(gateway: GatewayProcess, group: str) -> confluent_kafka.Consumer:
+    return confluent_kafka.Consumer(
+        {"bootstrap.servers": gateway.bootstrap, "group.id": group, "enable.auto.commit": False}
+    )
+
+
+def place(topic: str, partition: int, offset: int) -> confluent_kafka.TopicPartition:
+    return confluent_kafka.TopicPartition(topic, partition, offset)
+
+
 def test_lag_is_told_under_kafka_exporters_names(database_url: str, tmp_path: Path) -> None:
+    group, nobody = "consumergroup=billing", "consumergroup=nobody"
     with (
-        GatewayProcess(database_url, directory=tmp_path) as gateway,
+        GatewayProcess(
+            database_url, directory=tmp_path, settings={"TABLEWIRE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0"}
+        ) as gateway,
         WireClient(gateway.bootstrap) as wire,
-        psycopg.connect(database_url, autocommit=True) as database,
     ):
-        topics = [new_topic_entry("orders", 2), new_topic_entry('od"d', 1), new_topic_entry("quiet", 1)]
+        topics = [new_topic_entry("orders", 2), new_topic_entry("quiet", 1)]
         wire.call("CreateTopics", 7, topics=topics, timeout_ms=9000, validate_only=False)
         produce(gateway, "orders", [5, 3])
         records = [{"name": "orders", "partitions": [{"partition_index": 1, "offset": 2}]}]
         assert wire.call("DeleteRecords", 2, topics=records, timeout_ms=9000)["topics"][0]["name"] == "orders"
-        database.execute("INSERT INTO kafka.groups (group_id) VALUES ('billing'), ('nobody')")
-        database.execute(
-            "INSERT INTO kafka.consumer_offsets (group_id, topic_id, partition, committed_offset)"
-            " SELECT 'billing', topic_id, partition, 1 + partition"
-            " FROM kafka.partitions JOIN kafka.topics USING (topic_id) WHERE name = 'orders'"
-        )
-        database.execute(
-            "INSERT INTO kafka.group_members (group_id, member_id, session_timeout_ms, rebalance_timeout_ms)"
-            " VALUES ('billing', 'one', 1, 1), ('billing', 'two', 1, 1)"
-        )
-        wait_for(lambda: ("consumergroup=nobody",) in scrape(gateway)["kafka_consumergroup_members"], wanted=True)
+        member, outsider = consumer(gateway, "billing"), consumer(gateway, "nobody")
+        member.subscribe(["orders"])
+        wait_for(lambda: (member.poll(0.1), len(member.assignment()))[1], 2)
+        member.commit(offsets=[place("orders", 0, 1), place("orders", 1, 2)], asynchronous=False)
+        outsider.commit(offsets=[place("quiet", 0, 0)], asynchronous=False)
+        # What was told a moment ago is told again for some seconds.
+        wait_for(lambda: scrape(gateway)["kafka_consumergroup_members"], {(group,): 1, (nobody,): 0})
         told = scrape(gateway)
+        member.close()
+        outsider.close()
     assert told["kafka_brokers"] == {(): 1}
     assert told["kafka_topic_partitions"] == {("topic=orders",): 2, ("topic=quiet",): 1}
     first, second = ("partition=0", "topic=orders"), ("partition=1", "topic=orders")
     quiet = ("partition=0", "topic=quiet")
     assert told["kafka_topic_partition_current_offset"] == {first: 5, second: 3, quiet: 0}
     assert told["kafka_topic_partition_oldest_offset"] == {first: 0, second: 2, quiet: 0}
-    group = "consumergroup=billing"
-    assert told["kafka_consumergroup_current_offset"] == {(group, *first): 1, (group, *second): 2}
-    assert told["kafka_consumergroup_lag"] == {(group, *first): 4, (group, *second): 1}
-    assert told["kafka_consumergroup_lag_sum"] == {(group, "topic=orders"): 5}
-    assert told["kafka_consumergroup_members"] == {(group,): 2, ("consumergroup=nobody",): 0}
+    assert told["kafka_consumergroup_current_offset"] == {(group, *first): 1, (group, *second): 2, (nobody, *quiet): 0}
+    assert told["kafka_consumergroup_lag"] == {(group, *first): 4, (group, *second): 1, (nobody, *quiet): 0}
+    assert told["kafka_consumergroup_lag_sum"] == {(group, "topic=orders"): 5, (nobody, "topic=quiet"): 0}
     assert told["tablewire_produced_records"][()] == 8
 
 
