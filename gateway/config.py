@@ -100,6 +100,14 @@ class Settings(BaseSettings):
     group_max_session_timeout_ms: Milliseconds = 1_800_000
     group_initial_rebalance_delay_ms: Annotated[int, Field(ge=0, le=2**31 - 1)] = 3_000
     group_max_size: Count = 2**31 - 1
+    group_consumer_min_session_timeout_ms: Milliseconds = 45_000
+    group_consumer_max_session_timeout_ms: Milliseconds = 60_000
+    group_consumer_session_timeout_ms: Milliseconds = 45_000
+    group_consumer_min_heartbeat_interval_ms: Milliseconds = 5_000
+    group_consumer_max_heartbeat_interval_ms: Milliseconds = 15_000
+    group_consumer_heartbeat_interval_ms: Milliseconds = 5_000
+    group_consumer_max_size: Count = 2**31 - 1
+    group_consumer_assignors: str = "uniform,range"
     offset_metadata_max_bytes: Annotated[int, Field(ge=0, le=2**31 - 1)] = 4_096
     offsets_retention_minutes: Count = 10_080
     offsets_retention_check_interval_ms: Milliseconds = 600_000
@@ -152,12 +160,39 @@ class Settings(BaseSettings):
             raise ValueError(f"it must be at least twice broker.heartbeat.interval.ms, which is {interval_ms}")
         return timeout_ms
 
+    @field_validator("group_consumer_session_timeout_ms", "group_consumer_heartbeat_interval_ms")
+    @classmethod
+    def _is_within_its_bounds(cls, value: int, info: ValidationInfo) -> int:
+        kind = (info.field_name or "").removeprefix("group_consumer_")
+        low = info.data.get(f"group_consumer_min_{kind}", value)
+        high = info.data.get(f"group_consumer_max_{kind}", value)
+        if not low <= value <= high:
+            dotted = kind.replace("_", ".")
+            raise ValueError(f"group.consumer.min.{dotted} and group.consumer.max.{dotted} allow {low} to {high}")
+        session_timeout_ms = info.data.get("group_consumer_session_timeout_ms", 2**31)
+        if kind == "heartbeat_interval_ms" and value >= session_timeout_ms:
+            raise ValueError(f"it must be below group.consumer.session.timeout.ms, which is {session_timeout_ms}")
+        return value
+
+    @field_validator("group_consumer_assignors")
+    @classmethod
+    def _names_assignors(cls, text: str) -> str:
+        names = [name.strip() for name in text.split(",")]
+        if len(set(names)) != len(names) or not set(names) <= {"uniform", "range"}:
+            raise ValueError("it must be uniform, range, or both separated by a comma")
+        return ",".join(names)
+
     @field_validator("database_url")
     @classmethod
     def _is_a_postgresql_url(cls, url: str | None) -> str | None:
         if url is not None and not url.startswith(("postgresql://", "postgres://")):
             raise ValueError("it must start with postgresql://")
         return url
+
+    @property
+    def consumer_assignors(self) -> tuple[str, ...]:
+        """The server-side assignors, the default one first."""
+        return tuple(self.group_consumer_assignors.split(","))
 
     @property
     def listen_address(self) -> Address:

@@ -9,6 +9,7 @@ from gateway.broker.appends import Appends, Written
 from gateway.broker.catalog import Catalog
 from gateway.broker.cluster import Cluster
 from gateway.broker.configs import Configs
+from gateway.broker.group_topics import GroupTopics
 from gateway.broker.groups import Groups
 from gateway.broker.housekeeping import Housekeeping
 from gateway.broker.offsets import Offsets
@@ -21,6 +22,7 @@ from gateway.broker.transactions import Transactions
 from gateway.config import Settings
 from gateway.domain.connections import NewestConnections
 from gateway.domain.groups.classic import Limits
+from gateway.domain.groups.consumer import Rules
 from gateway.domain.placement import Node
 from gateway.storage.database import Database
 from gateway.storage.log import PartitionState
@@ -88,8 +90,15 @@ class Broker:
         self.groups = Groups(
             database,
             self.cluster,
+            GroupTopics(self.catalog),
             node_id=node.node_id,
             limits=Limits(settings.group_initial_rebalance_delay_ms, settings.group_max_size),
+            rules=Rules(
+                session_timeout_ms=settings.group_consumer_session_timeout_ms,
+                heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
+                max_size=settings.group_consumer_max_size,
+                assignors=settings.consumer_assignors,
+            ),
         )
         self.connections = NewestConnections()
 

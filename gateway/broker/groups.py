@@ -10,40 +10,52 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, TypeVar, cast
-from uuid import uuid4
+from uuid import UUID, uuid4
 from weakref import WeakValueDictionary
 
 import structlog
 
 from gateway.broker.cluster import Cluster
+from gateway.broker.group_topics import GroupTopics
 from gateway.broker.offset_commits import OffsetCommits
 from gateway.clock import monotonic_seconds
+from gateway.domain.groups import interop
+from gateway.domain.groups.assignors import Partition
 from gateway.domain.groups.classic import (
     ClassicGroup,
+    GroupSnapshot,
     GroupState,
     Identity,
     Joined,
     JoinRequest,
     Limits,
     Member,
+    Step,
     Synced,
     Ticket,
 )
+from gateway.domain.groups.consumer import JOINING, ConsumerGroup, Heartbeat, Reply, Rules, check_request
+from gateway.domain.groups.served import ServedConsumerGroup
+from gateway.domain.groups.subscriptions import Topics
 from gateway.errors import (
     CoordinatorNotAvailable,
     GroupIdNotFound,
+    GroupMaxSizeReached,
     IllegalGeneration,
     InvalidGroupId,
+    InvalidRequest,
     KafkaError,
     NonEmptyGroup,
     NotCoordinator,
+    RebalanceInProgress,
     UnknownMemberId,
 )
 from gateway.protocol.consumer_protocol import CONSUMER, subscribed_topics
+from gateway.storage import consumer_groups as consumer_storage
 from gateway.storage import groups as storage
 from gateway.storage import offsets as offset_storage
 from gateway.storage.database import Database
@@ -52,12 +64,13 @@ from gateway.storage.groups import ListedGroup
 from gateway.storage.keys import PartitionKey
 from gateway.storage.offsets import CommittedOffset, NamedOffset, OffsetToCommit
 
-__all__ = ["Description", "Groups", "new_member_id"]
+__all__ = ["ConsumerDescription", "Description", "Groups", "new_member_id"]
 
 log = structlog.get_logger()
 
 T = TypeVar("T")
 Answer = Joined | Synced
+Group = ClassicGroup | ServedConsumerGroup
 
 TICK_SECONDS = 1.0
 LOOK_AROUND_TICKS = 5
@@ -79,13 +92,22 @@ class Description:
     members: tuple[Member, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ConsumerDescription:
+    """A group of the consumer protocol as people are shown it."""
+
+    group: ConsumerGroup
+    assignor: str
+    topic_names: dict[UUID, str]
+
+
 @dataclass(slots=True, eq=False)
 class _Held:
     """A group that this gateway looks after."""
 
     group_id: str
     epoch: int
-    group: ClassicGroup
+    group: Group
     shown_state: str
     used_at: float
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -101,11 +123,23 @@ def new_member_id(client_id: str | None, instance_id: str | None) -> str:
 class Groups:
     """The groups of this database, as far as this gateway coordinates them."""
 
-    def __init__(self, database: Database, cluster: Cluster, *, node_id: int, limits: Limits) -> None:
+    def __init__(
+        self,
+        database: Database,
+        cluster: Cluster,
+        topics: GroupTopics,
+        *,
+        node_id: int,
+        limits: Limits,
+        rules: Rules,
+    ) -> None:
+        """`limits` are for classic groups, `rules` for those of the consumer protocol."""
         self._database = database
         self._cluster = cluster
+        self._topics = topics
         self._node_id = node_id
         self._limits = limits
+        self._rules = rules
         self._held: dict[str, _Held] = {}
         self._claiming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._commits = OffsetCommits(database, on_lost=self._lost)
@@ -142,8 +176,18 @@ class Groups:
         held = await self._hold(group_id, create=not request.member_id)
         if held is None:
             raise UnknownMemberId(f"there is no group {group_id}")
+        topics = await self._topics_for(held, is_fresh=True)
         ticket, answer = self._new_ticket(held)
-        await self._change(held, lambda group: group.join(request, ticket, now_ms=_now_ms()), ticket)
+
+        def join(group: Group) -> None:
+            if isinstance(group, ServedConsumerGroup) and not group.is_waited_for:
+                # An empty group is of whichever protocol its next member speaks.
+                held.group = group = ClassicGroup(self._limits, GroupSnapshot(group.generation), now_ms=_now_ms())
+            elif isinstance(group, ServedConsumerGroup):
+                group.topics = topics
+            group.join(request, ticket, now_ms=_now_ms())
+
+        await self._change(held, join, ticket)
         return answer
 
     async def sync(
@@ -159,9 +203,12 @@ class Groups:
     ) -> asyncio.Future[Answer]:
         """SyncGroup: refused at once, or a future that becomes a `Synced`."""
         held = await self._require(group_id)
+        topics = await self._topics_for(held, is_fresh=False)
         ticket, answer = self._new_ticket(held)
 
-        def sync(group: ClassicGroup) -> None:
+        def sync(group: Group) -> None:
+            if isinstance(group, ServedConsumerGroup):
+                group.topics = topics
             group.sync(
                 ticket,
                 member_id=member_id,
@@ -186,6 +233,36 @@ class Groups:
         held = await self._require(group_id)
         return await self._change(held, lambda group: group.leave(identities, now_ms=_now_ms()))
 
+    async def consumer_heartbeat(self, group_id: str, said: Heartbeat, *, new_member_id: str, version: int) -> Reply:
+        """ConsumerGroupHeartbeat: a member joins, goes on or leaves. A classic group becomes one of this protocol."""
+        if not group_id:
+            raise InvalidRequest("GroupId can't be empty.")
+        check_request(said, rules=self._rules, version=version)
+        if not said.member_id:
+            said = replace(said, member_id=new_member_id)
+        held = await self._hold(group_id, create=said.epoch == JOINING)
+        if held is None:
+            raise GroupIdNotFound(f"Group {group_id} not found.")
+        subscribes = said.topic_names is not None or said.topic_pattern is not None
+        topics = await self._topics.current(is_fresh=subscribes)
+
+        def beat(group: Group) -> Reply:
+            served = self._served(held, topics, may_upgrade=said.epoch == JOINING)
+            reply = served.consumer_heartbeat(said, now_ms=_now_ms())
+            if group is not served:
+                group.kill(RebalanceInProgress("the group changes its protocol; join again"))
+                self._answer(held, group.take_step())
+                held.group = served
+            return reply
+
+        return await self._change(held, beat)
+
+    async def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
+        """May this member of a consumer group read offsets? Others need not say who they are."""
+        held = await self._hold(group_id, create=False) if member_id is not None or epoch >= 0 else None
+        if held is not None and isinstance(held.group, ServedConsumerGroup):
+            held.group.check_fetch(member_id, epoch)
+
     async def require_member(
         self,
         group_id: str,
@@ -195,6 +272,7 @@ class Groups:
         *,
         is_transactional: bool = True,
         unknown: type[KafkaError] = IllegalGeneration,
+        partitions: Collection[Partition] | None = None,
     ) -> int:
         """May this member commit? Returns the epoch that guards the commit (`storage.groups.hold_claim`).
 
@@ -203,7 +281,13 @@ class Groups:
         held = await self._hold(group_id, create=generation < 0)
         if held is None:
             raise unknown(f"there is no group {group_id}")
-        held.group.check_commit(member_id, instance_id, generation, is_transactional=is_transactional, now_ms=_now_ms())
+        group = held.group
+        if isinstance(group, ServedConsumerGroup):
+            group.check_commit(
+                member_id, instance_id, generation, is_transactional=is_transactional, partitions=partitions
+            )
+        else:
+            group.check_commit(member_id, instance_id, generation, is_transactional=is_transactional, now_ms=_now_ms())
         return held.epoch
 
     # --- offsets ------------------------------------------------------------------------------
@@ -231,6 +315,8 @@ class Groups:
         if held is None:
             raise GroupIdNotFound(f"there is no group {group_id}")
         group = held.group
+        if isinstance(group, ServedConsumerGroup):
+            return group.subscribed_topics
         if not group.members:
             return set()
         if group.protocol_type != CONSUMER:
@@ -262,13 +348,19 @@ class Groups:
         held = self._held.get(listed.group_id)
         if held is None:
             return listed
-        return listed._replace(state=str(held.group.state), protocol_type=held.group.protocol_type or "")
+        return listed._replace(
+            state=str(held.group.state),
+            protocol_type=held.group.protocol_type or "",
+            group_type="consumer" if isinstance(held.group, ServedConsumerGroup) else "classic",
+        )
 
     async def describe(self, group_id: str) -> Description:
         held = await self._hold(group_id, create=False)
         if held is None:
             raise GroupIdNotFound(f"Group {group_id} not found.")
         group = held.group
+        if isinstance(group, ServedConsumerGroup):
+            raise GroupIdNotFound(f"Group {group_id} is not a classic group.")
         is_stable = group.state is GroupState.STABLE
         return Description(
             group_id,
@@ -277,6 +369,14 @@ class Groups:
             (group.protocol_name or "") if is_stable else "",
             tuple(group.members.values()),
         )
+
+    async def describe_consumer(self, group_id: str) -> ConsumerDescription:
+        held = await self._hold(group_id, create=False)
+        if held is None or not isinstance(group := held.group, ServedConsumerGroup):
+            raise GroupIdNotFound(f"Group {group_id} is not a consumer group.")
+        topics = await self._topics.current(is_fresh=False)
+        names = {topic.uuid: name for name, topic in topics.by_name.items()}
+        return ConsumerDescription(group.value, group.assignor, names)
 
     async def delete(self, group_id: str) -> None:
         """Delete a group without members, and its offsets."""
@@ -324,18 +424,27 @@ class Groups:
                 claimed = await storage.claim(transaction, group_id, node_id=self._node_id, create=create)
                 if claimed is None:
                     return None
-                snapshot = await storage.load_classic(transaction, group_id, claimed)
+                loaded: GroupSnapshot | ConsumerGroup
+                if claimed.group_type == "consumer":
+                    loaded = await consumer_storage.load(transaction, group_id, group_epoch=claimed.generation)
+                else:
+                    loaded = await storage.load_classic(transaction, group_id, claimed)
+            topics = await self._topics.current(is_fresh=False)
         except DATABASE_ERRORS as error:
             log.warning("a group cannot be loaded", group=group_id, error=str(error))
             raise CoordinatorNotAvailable("the database is not available; try again") from error
         if self._is_closing:
             raise NotCoordinator("this gateway stops; ask who coordinates the group")
-        group = ClassicGroup(self._limits, snapshot, now_ms=_now_ms())
+        group: Group
+        if isinstance(loaded, ConsumerGroup):
+            group = ServedConsumerGroup(self._rules, loaded, topics=topics, is_saved=True, now_ms=_now_ms())
+        else:
+            group = ClassicGroup(self._limits, loaded, now_ms=_now_ms())
         held = _Held(group_id, claimed.epoch, group, claimed.state, monotonic_seconds())
         self._held[group_id] = held
         self._arm(held)
-        if snapshot.members:
-            log.info("group taken over", group=group_id, generation=snapshot.generation, members=len(snapshot.members))
+        if loaded.members:
+            log.info("group taken over", group=group_id, generation=group.generation, members=len(loaded.members))
         return held
 
     def _require_coordinator(self, group_id: str) -> None:
@@ -379,7 +488,7 @@ class Groups:
         held.waiting[ticket] = answer
         return ticket, answer
 
-    async def _change(self, held: _Held, act: Callable[[ClassicGroup], T], ticket: Ticket | None = None) -> T:
+    async def _change(self, held: _Held, act: Callable[[Group], T], ticket: Ticket | None = None) -> T:
         """Let `act` change the group, write down what must be, then answer whoever waited for it.
 
         Others wait for those answers too, so a client that goes away does not stop it half-way.
@@ -390,7 +499,7 @@ class Groups:
             held.waiting.pop(ticket, None)
             raise
 
-    async def _change_now(self, held: _Held, act: Callable[[ClassicGroup], T]) -> T:
+    async def _change_now(self, held: _Held, act: Callable[[Group], T]) -> T:
         async with held.lock:
             self._require_held(held)
             try:
@@ -399,9 +508,14 @@ class Groups:
                 await self._finish_step(held)
 
     async def _finish_step(self, held: _Held) -> None:
+        self._downgrade_if_due(held)
         step = held.group.take_step()
         if step.must_save:
             await self._save(held)
+        self._answer(held, step)
+        self._arm(held)
+
+    def _answer(self, held: _Held, step: Step) -> None:
         for ticket, result in step.answers:
             answer = held.waiting.pop(ticket, None)
             if answer is None or answer.done():
@@ -418,16 +532,14 @@ class Groups:
         error: KafkaError | None = None
         try:
             state = str(group.state)
-            if await storage.save_classic(
-                self._database, held.group_id, group.snapshot(), epoch=held.epoch, state=state
-            ):
+            if await self._write(held):
                 held.shown_state = state
                 log.info(
                     "group saved",
                     group=held.group_id,
                     state=state,
                     generation=group.generation,
-                    members=len(group.members),
+                    members=len(group.member_ids),
                 )
             else:
                 error = NotCoordinator("another gateway coordinates this group")
@@ -438,6 +550,62 @@ class Groups:
         if error is not None:
             self._forget(held, error)
             raise error
+
+    async def _write(self, held: _Held) -> bool:
+        group = held.group
+        if isinstance(group, ClassicGroup):
+            return await storage.save_classic(
+                self._database, held.group_id, group.snapshot(), epoch=held.epoch, state=str(group.state)
+            )
+        value = group.value
+        is_written = await consumer_storage.save(
+            self._database,
+            value,
+            group.saved,
+            epoch=held.epoch,
+            assignor=group.assignor,
+            session_timeout_ms=self._rules.session_timeout_ms,
+        )
+        group.saved = value
+        return is_written
+
+    # --- two protocols ------------------------------------------------------------------------
+
+    async def _topics_for(self, held: _Held, *, is_fresh: bool) -> Topics:
+        """The topics, where the group is one that has to know them."""
+        if isinstance(held.group, ServedConsumerGroup):
+            return await self._topics.current(is_fresh=is_fresh)
+        return Topics({})
+
+    def _served(self, held: _Held, topics: Topics, *, may_upgrade: bool) -> ServedConsumerGroup:
+        """The group as one of the consumer protocol; what it would become if it is a classic one."""
+        group = held.group
+        if isinstance(group, ServedConsumerGroup):
+            group.topics = topics
+            return group
+        if not may_upgrade:
+            raise GroupIdNotFound(f"Group {held.group_id} is not a consumer group.")
+        if len(group.members) >= self._rules.max_size:
+            raise GroupMaxSizeReached(f"Group {held.group_id} has too many members to become a consumer group.")
+        value = interop.upgrade(held.group_id, group.snapshot(), topics)
+        if value.members:
+            log.info("group becomes one of the consumer protocol", group=held.group_id, members=len(value.members))
+        return ServedConsumerGroup(self._rules, value, topics=topics, is_saved=False, now_ms=_now_ms())
+
+    def _downgrade_if_due(self, held: _Held) -> None:
+        """The last member of the consumer protocol has gone, classic ones are left: they rebalance as they used to."""
+        group = held.group
+        if not isinstance(group, ServedConsumerGroup) or group.state is GroupState.DEAD:
+            return
+        if not interop.can_downgrade(group.value, classic_max_size=self._limits.max_size):
+            return
+        self._answer(held, group.take_step())
+        snapshot = interop.downgrade(group.value, group.topics)
+        held.group = classic = ClassicGroup(self._limits, snapshot, now_ms=_now_ms())
+        classic.rebalance(now_ms=_now_ms())
+        log.info("group becomes a classic one", group=held.group_id, members=len(snapshot.members))
+
+    # --- time ---------------------------------------------------------------------------------
 
     def _arm(self, held: _Held) -> None:
         """See to it that the group is looked at when its next deadline has passed."""
@@ -466,9 +634,9 @@ class Groups:
     async def _expire(self, held: _Held) -> None:
         try:
             self._require_coordinator(held.group_id)
-            before = set(held.group.members)
+            before = held.group.member_ids
             await self._change_now(held, lambda group: group.expire(now_ms=_now_ms()))
-            for member_id in before - set(held.group.members):
+            for member_id in before - held.group.member_ids:
                 log.info("member removed", group=held.group_id, member=member_id)
         except NotCoordinator:
             pass  # it is somebody else's now

@@ -517,6 +517,50 @@ _OWN_BROKER_CONFIGS: Final = [
         acts=True,
     ),
     _broker(
+        "group.consumer.session.timeout.ms", _I, "45000",
+        "Silent for longer than this, a member of the consumer protocol is removed.",
+        acts=True,
+    ),
+    _broker(
+        "group.consumer.min.session.timeout.ms", _I, "45000",
+        "The shortest session that a consumer group may be given.",
+        acts=True,
+    ),
+    _broker(
+        "group.consumer.max.session.timeout.ms", _I, "60000",
+        "The longest session that a consumer group may be given.",
+        acts=True,
+    ),
+    _broker(
+        "group.consumer.heartbeat.interval.ms", _I, "5000",
+        "How often members of the consumer protocol are told to say that they live.",
+        acts=True,
+    ),
+    _broker(
+        "group.consumer.min.heartbeat.interval.ms", _I, "5000",
+        "The shortest such interval.",
+        acts=True,
+    ),
+    _broker(
+        "group.consumer.max.heartbeat.interval.ms", _I, "15000",
+        "The longest such interval.",
+        acts=True,
+    ),
+    _broker(
+        "group.consumer.max.size", _I, MAX_INT,
+        "Members a group of the consumer protocol may have.",
+        acts=True,
+    ),
+    _broker(
+        "group.consumer.assignors", _LIST, "uniform,range",
+        "The assignors that consumers may choose from; the first one is the default.",
+        acts=True,
+    ),
+    _broker(
+        "group.consumer.migration.policy", _S, "bidirectional",
+        "A group changes between the classic and the consumer protocol while it is used, both ways.",
+    ),
+    _broker(
         "transaction.max.timeout.ms", _I, "900000",
         "The longest timeout a transactional producer may ask for.",
     ),

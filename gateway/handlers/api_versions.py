@@ -12,7 +12,11 @@ from gateway.protocol.messages import ApiKey, Request, Tree
 METADATA_VERSION_MIN, METADATA_VERSION = 7, 25
 """metadata.version levels 3.3-IV3 and 4.0-IV3: tells consoles which admin calls to expect."""
 
-FEATURES = {"metadata.version": (METADATA_VERSION_MIN, METADATA_VERSION), "transaction.version": (0, 2)}
+FEATURES = {
+    "metadata.version": (METADATA_VERSION_MIN, METADATA_VERSION),
+    "transaction.version": (0, 2),
+    "group.version": (0, 1),
+}
 """Finalized features with their lowest and highest level."""
 
 
@@ -37,7 +41,6 @@ def announcement(error_code: ErrorCode) -> Tree:
         ],
         "finalized_features_epoch": 0,
         "finalized_features": [
-            {"name": name, "min_version_level": high, "max_version_level": high}
-            for name, (_, high) in FEATURES.items()
+            {"name": name, "min_version_level": high, "max_version_level": high} for name, (_, high) in FEATURES.items()
         ],
     }

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from gateway.broker.catalog import Topic
+from gateway.domain.groups.assignors import Partition
 from gateway.errors import (
     ErrorCode,
     GroupIdNotFound,
@@ -48,7 +49,10 @@ async def offset_commit(request: Request, context: RequestContext) -> Answer:
         for partition in topic.partitions
     ]
     offsets = [one.offset for one in judged if isinstance(one.offset, OffsetToCommit)]
-    committing = await group_outcome(_commit(request, offsets, context)) if offsets or not judged else None
+    uuids = {name: topic.uuid for name, topic in topics.items() if isinstance(topic, Topic)}
+    partitions = [Partition(uuids[one.topic], one.partition) for one in judged if one.topic in uuids]
+    is_due = bool(offsets) or not judged
+    committing = await group_outcome(_commit(request, offsets, partitions, context)) if is_due else None
     return _answer(names, judged, committing, by_id=by_id)
 
 
@@ -72,7 +76,9 @@ def _judge(
     )
 
 
-async def _commit(request: Request, offsets: list[OffsetToCommit], context: RequestContext) -> Future[None]:
+async def _commit(
+    request: Request, offsets: list[OffsetToCommit], partitions: list[Partition], context: RequestContext
+) -> Future[None]:
     is_new = context.version >= FIRST_VERSION_WITH_GROUP_NOT_FOUND
     groups = context.broker.groups
     epoch = await groups.require_member(
@@ -82,6 +88,7 @@ async def _commit(request: Request, offsets: list[OffsetToCommit], context: Requ
         field(request, "group_instance_id", None),
         is_transactional=False,
         unknown=GroupIdNotFound if is_new else IllegalGeneration,
+        partitions=partitions,
     )
     return groups.commit_offsets(request.group_id, offsets, epoch=epoch)
 

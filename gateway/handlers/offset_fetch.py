@@ -26,6 +26,8 @@ class _Asked(NamedTuple):
 
     group_id: str
     topics: Sequence[tuple[Any, Sequence[int]]] | None
+    member_id: str | None
+    member_epoch: int
 
 
 @handles(ApiKey.OFFSET_FETCH, versions=range(1, 11))
@@ -50,6 +52,8 @@ async def _group(group: Any, request: Request, context: RequestContext) -> dict[
         None
         if group.topics is None
         else [(topic.topic_id if by_id else topic.name, topic.partition_indexes) for topic in group.topics],
+        field(group, "member_id", None),
+        field(group, "member_epoch", -1),
     )
     topics = await group_outcome(
         _fetch(asked, context, by_id=by_id, require_stable=field(request, "require_stable", False))
@@ -61,6 +65,7 @@ async def _group(group: Any, request: Request, context: RequestContext) -> dict[
 
 async def _fetch(asked: _Asked, context: RequestContext, *, by_id: bool, require_stable: bool) -> list[Tree]:
     groups = context.broker.groups
+    await groups.check_fetch(asked.group_id, asked.member_id, asked.member_epoch)
     label = "topic_id" if by_id else "name"
     if asked.topics is None:
         found = await groups.fetch_all_offsets(asked.group_id)

@@ -282,6 +282,10 @@ class ClassicGroup:
         """Whether somebody was given an id, has joined or is joining: such a group stays in memory."""
         return bool(self.members or self._pending)
 
+    @property
+    def member_ids(self) -> set[str]:
+        return set(self.members)
+
     def next_deadline_ms(self) -> int | None:
         """When `expire` has something to do, if nothing happens before."""
         return min((one.ends_ms for one in self._deadlines()), default=None)

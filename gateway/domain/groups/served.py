@@ -6,13 +6,15 @@ anybody is told. Each method that changes the group is followed by `take_step`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from gateway.domain.groups import consumer, interop
+from gateway.domain.groups.assignors import Partition
 from gateway.domain.groups.classic import GroupState, Identity, JoinRequest, Step, Ticket
 from gateway.domain.groups.consumer import ConsumerGroup, Heartbeat, Reply, Rules
 from gateway.domain.groups.subscriptions import Topics
 from gateway.errors import CoordinatorNotAvailable, KafkaError
+from gateway.protocol.consumer_protocol import CONSUMER
 
 __all__ = ["ServedConsumerGroup"]
 
@@ -32,6 +34,14 @@ class ServedConsumerGroup:
     @property
     def state(self) -> GroupState:
         return GroupState.DEAD if self._is_dead else GroupState(self.value.state)
+
+    @property
+    def protocol_type(self) -> str:
+        return CONSUMER
+
+    @property
+    def member_ids(self) -> set[str]:
+        return set(self.value.members)
 
     @property
     def generation(self) -> int:
@@ -123,14 +133,20 @@ class ServedConsumerGroup:
     # --- both ---------------------------------------------------------------------------------
 
     def check_commit(
-        self, member_id: str, instance_id: str | None, generation: int, *, is_transactional: bool, now_ms: int
+        self,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        *,
+        is_transactional: bool,
+        partitions: Collection[Partition] | None = None,
     ) -> None:
-        """May these offsets be committed?"""
+        """May these offsets be committed? `partitions` where they are known: an older epoch may do for them."""
         self._require_alive()
         if is_transactional and generation < 0 and not member_id and instance_id is None:
             return  # a producer that does not say for whom it commits
         consumer.check_commit(
-            self.value, member_id=member_id, instance_id=instance_id, epoch=generation, partitions=None
+            self.value, member_id=member_id, instance_id=instance_id, epoch=generation, partitions=partitions
         )
 
     def expire(self, *, now_ms: int) -> None:

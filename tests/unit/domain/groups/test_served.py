@@ -49,15 +49,15 @@ def test_leaving_and_expiring_are_written_down() -> None:
 
 def test_only_members_in_their_epoch_commit_and_read_offsets() -> None:
     group = new_group()
-    group.check_commit("", None, -1, is_transactional=False, now_ms=0)
+    group.check_commit("", None, -1, is_transactional=False)
     group.consumer_heartbeat(JOIN, now_ms=0)
-    group.check_commit("a", None, 1, is_transactional=False, now_ms=0)
-    group.check_commit("", None, -1, is_transactional=True, now_ms=0)
+    group.check_commit("a", None, 1, is_transactional=False)
+    group.check_commit("", None, -1, is_transactional=True)
     group.check_fetch(None, -1)
     with pytest.raises(StaleMemberEpoch):
-        group.check_commit("a", None, 0, is_transactional=False, now_ms=0)
+        group.check_commit("a", None, 0, is_transactional=False)
     with pytest.raises(UnknownMemberId):
-        group.check_commit("", None, -1, is_transactional=False, now_ms=0)
+        group.check_commit("", None, -1, is_transactional=False)
     with pytest.raises(StaleMemberEpoch):
         group.check_fetch("a", 0)
 
