@@ -23,6 +23,9 @@ from tests.support.handmade import HandmadeProducer
 
 PARTITIONS = 4
 
+QUICK_RETURN = {"TABLEWIRE_BROKER_HEARTBEAT_INTERVAL_MS": "500", "TABLEWIRE_BROKER_SESSION_TIMEOUT_MS": "2000"}
+"""A gateway that was killed gets its node id back when its old self has been silent for this long."""
+
 
 class CrashingServer:
     """A PostgreSQL of the test's own, on a port that stays the same."""
@@ -84,15 +87,16 @@ def start_gateway(tmp_path: Path) -> Iterator[Callable[..., GatewayProcess]]:
     started: list[GatewayProcess] = []
     with ExitStack() as stack:
 
-        def start(database_url: str, **settings: object) -> GatewayProcess:
+        def start(database_url: str, *, port: int | None = None, **settings: object) -> GatewayProcess:
             variables = {f"TABLEWIRE_{name.upper()}": str(value) for name, value in settings.items()}
             number = len(started) + 1
             gateway = GatewayProcess(
                 database_url,
                 directory=tmp_path,
                 name=f"gateway-{number}",
-                settings={"TABLEWIRE_NODE_ID": str(number), **variables},
+                settings={"TABLEWIRE_NODE_ID": str(number), **QUICK_RETURN, **variables},
             )
+            gateway.port = port or gateway.port
             started.append(gateway)
             return stack.enter_context(gateway)
 

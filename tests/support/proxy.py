@@ -1,13 +1,15 @@
-"""A TCP proxy between Kafka clients and a gateway that knows where requests and answers begin and end.
+"""A TCP proxy between Kafka clients and gateways that knows where requests and answers begin and end.
 
 It cuts connections at the worst moments, on Produce requests only, in a fixed order: every `cut_every`-th of them.
-Clients learn the gateway's address from Metadata, so the gateway must advertise the proxy's.
+Clients learn addresses from Metadata, so gateways must advertise the proxy's. With several gateways behind it, each
+new connection goes to the next one, whatever broker the client thinks it talks to: a retry meets another gateway.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
+import itertools
 import struct
 import threading
 from collections import Counter, deque
@@ -42,8 +44,7 @@ class Proxy:
 
     def __init__(
         self,
-        target_port: int,
-        *,
+        *target_ports: int,
         cut_every: int = 0,
         faults: Sequence[Fault] = tuple(Fault),
         api_keys: Sequence[int] = (PRODUCE,),
@@ -51,7 +52,7 @@ class Proxy:
         delay_s: float = 0.05,
     ) -> None:
         self.port = free_port()
-        self.target_port = target_port
+        self._targets = itertools.cycle(target_ports)
         self.cut_every = cut_every
         self.counts: Counter[Fault] = Counter()
         self.requests = 0
@@ -120,7 +121,7 @@ class Proxy:
         assert task is not None
         self._connections.add(task)
         try:
-            upstream_reader, upstream = await asyncio.open_connection(HOST, self.target_port, limit=1 << 20)
+            upstream_reader, upstream = await asyncio.open_connection(HOST, next(self._targets), limit=1 << 20)
             await _Relay(self, reader, writer, upstream_reader, upstream).run()
         except IO_ERRORS:
             pass  # the gateway is down, or either side went away: the client sees a closed connection

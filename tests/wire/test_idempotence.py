@@ -21,6 +21,7 @@ from typing import NamedTuple
 import psycopg
 import pytest
 
+from tests.conftest import _scratch_database as scratch_database
 from tests.support.gateway_process import GatewayProcess
 from tests.support.handmade import (
     FENCED,
@@ -44,13 +45,29 @@ UNKNOWN_IDS = itertools.count(7_000_000_000)
 
 
 @pytest.fixture(scope="module")
-def gateways(clients_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[GatewayProcess]]:
-    directory = tmp_path_factory.mktemp("idempotence")
+def gateways(
+    server_url: str, template_database: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[GatewayProcess]]:
+    """Two gateways on a database of this module's own."""
     with ExitStack() as stack:
-        yield [
-            stack.enter_context(GatewayProcess(clients_database_url, directory=directory, name=name))
-            for name in ("first", "second")
-        ]
+        database_url = stack.enter_context(scratch_database(server_url, template_database))
+        yield start_two(stack, database_url, tmp_path_factory.mktemp("idempotence"))
+
+
+def start_two(
+    stack: ExitStack, database_url: str, directory: Path, settings: dict[str, str] | None = None
+) -> list[GatewayProcess]:
+    return [
+        stack.enter_context(
+            GatewayProcess(
+                database_url,
+                directory=directory,
+                name=f"gateway-{node_id}",
+                settings={"TABLEWIRE_NODE_ID": str(node_id), **(settings or {})},
+            )
+        )
+        for node_id in (1, 2)
+    ]
 
 
 class Through:
@@ -600,10 +617,7 @@ def start_gateways(database_url: str, tmp_path: Path) -> Iterator[Callable[..., 
 
         def start(**settings: int) -> list[GatewayProcess]:
             variables = {f"TABLEWIRE_{name.upper()}": str(value) for name, value in settings.items()}
-            return [
-                stack.enter_context(GatewayProcess(database_url, directory=tmp_path, name=name, settings=variables))
-                for name in ("first", "second")
-            ]
+            return start_two(stack, database_url, tmp_path, variables)
 
         yield start
 
