@@ -40,6 +40,10 @@ FIRST_VERSION_THAT_ADDS = 12
 DECODE_IN_THREAD_BYTES = 64 * 1024
 """Batches from this size on are decoded off the event loop if they are compressed: they may be many times larger."""
 
+MAX_DECODED_BYTES = 64 * 1024 * 1024
+"""When the batches of one request have expanded to more than this, the first ones are committed before the next are
+decoded."""
+
 Outcome = Appended | KafkaError
 
 
@@ -49,15 +53,16 @@ async def produce(request: Request, context: RequestContext) -> Awaitable[Tree |
     names_topics_by_id = context.version >= FIRST_VERSION_WITH_IDS
     named = [topic.topic_id if names_topics_by_id else topic.name for topic in request.topic_data]
     topics = await context.find_topics(named, by_id=names_topics_by_id)
-    outcomes: list[tuple[Any, int, Append | KafkaError]] = []
+    begun = _Begun()
     for name, data in zip(named, request.topic_data, strict=True):
         for partition in data.partition_data:
             try:
                 append: Append | KafkaError = await _begin(topics, name, partition, request, context)
             except KafkaError as error:
                 append = error
-            outcomes.append((name, partition.index, append))
-    return _answer(outcomes, request, context, named_by_id=names_topics_by_id)
+            await begun.add(name, partition.index, append)
+    context.memory.decoded_bytes = begun.decoded_bytes
+    return _answer(begun, request, named_by_id=names_topics_by_id)
 
 
 async def _begin(
@@ -145,49 +150,71 @@ def _check(batch: ProducedBatch, topic: Topic, request: Request) -> None:
         raise InvalidRecord(f"topic {topic.name} is compacted, so each record needs a key")
 
 
-async def _answer(
-    outcomes: list[tuple[Any, int, Append | KafkaError]],
-    request: Request,
-    context: RequestContext,
-    *,
-    named_by_id: bool,
-) -> Tree | None:
-    # One commit answers many requests; those that need not wait here go out in one piece.
-    pending = [append.done for _, _, append in outcomes if isinstance(append, Append) and not append.done.done()]
-    if pending:
-        await asyncio.wait(pending)
-    responses: dict[Any, list[Tree]] = {}
-    for name, index, append in outcomes:
-        responses.setdefault(name, []).append(_partition_response(index, append, context))
+async def _answer(begun: _Begun, request: Request, *, named_by_id: bool) -> Tree | None:
+    await begun.settle()
     if request.acks == 0:
         return None
+    responses: dict[Any, list[Tree]] = {}
+    for name, index, result in begun.settled:
+        responses.setdefault(name, []).append(_partition_response(index, result))
     label = "topic_id" if named_by_id else "name"
     return {"responses": [{label: name, "partition_responses": partitions} for name, partitions in responses.items()]}
 
 
-def _partition_response(index: int, append: Append | KafkaError, context: RequestContext) -> Tree:
-    if isinstance(append, Append):
-        failure = append.done.exception()
-        if failure is None:
-            appended = append.done.result()
-            return {
-                "index": index,
-                "error_code": ErrorCode.none,
-                "base_offset": appended.base_offset,
-                "log_append_time": appended.log_append_time_ms,
-                "log_start_offset": appended.log_start_offset,
-                "record_errors": [],
-            }
-        if not isinstance(failure, KafkaError):
-            raise failure
-    else:
-        failure = append
+class _Begun:
+    """The batches of one request on their way. What is committed is let go, so that a request which expands to much
+    more than it weighs takes its memory piece by piece."""
+
+    def __init__(self) -> None:
+        self.settled: list[tuple[Any, int, Outcome]] = []
+        self.decoded_bytes = 0
+        self._waiting: list[tuple[Any, int, Append | KafkaError]] = []
+
+    async def add(self, name: Any, index: int, append: Append | KafkaError) -> None:
+        self._waiting.append((name, index, append))
+        if isinstance(append, Append):
+            self.decoded_bytes += append.batch.payload_bytes
+            if self.decoded_bytes > MAX_DECODED_BYTES:
+                await self.settle()
+
+    async def settle(self) -> None:
+        """Wait until all of them are committed or refused."""
+        # One commit answers many requests; those that need not wait here go out in one piece.
+        pending = [each.done for _, _, each in self._waiting if isinstance(each, Append) and not each.done.done()]
+        if pending:
+            await asyncio.wait(pending)
+        self.settled += [(name, index, _outcome(append)) for name, index, append in self._waiting]
+        self._waiting.clear()
+        self.decoded_bytes = 0
+
+
+def _outcome(append: Append | KafkaError) -> Outcome:
+    if isinstance(append, KafkaError):
+        return append
+    failure = append.done.exception()
+    if failure is None:
+        return append.done.result()
+    if isinstance(failure, KafkaError):
+        return failure
+    raise failure
+
+
+def _partition_response(index: int, result: Outcome) -> Tree:
+    if isinstance(result, Appended):
+        return {
+            "index": index,
+            "error_code": ErrorCode.none,
+            "base_offset": result.base_offset,
+            "log_append_time": result.log_append_time_ms,
+            "log_start_offset": result.log_start_offset,
+            "record_errors": [],
+        }
     return {
         "index": index,
-        "error_code": failure.code,
+        "error_code": result.code,
         "base_offset": -1,
         "log_append_time": -1,
         "log_start_offset": -1,
         "record_errors": [],
-        "error_message": failure.message,
+        "error_message": result.message,
     }

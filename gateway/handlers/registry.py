@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from gateway.broker.broker import Broker
@@ -47,6 +47,13 @@ begin.
 Function = Callable[[Request, "RequestContext"], Awaitable[Answer]]
 
 
+@dataclass(slots=True)
+class MemoryUse:
+    """What a request takes beside its own bytes."""
+
+    decoded_bytes: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class RequestContext:
     """Who asks, in which version, and whom to ask."""
@@ -58,12 +65,11 @@ class RequestContext:
     """Connections are numbered as they are accepted."""
     client_host: str = ""
     """Where the client connects from, as Kafka shows it."""
+    memory: MemoryUse = field(default_factory=MemoryUse)
 
     def hear_coordination(self, producer_id: int) -> None:
         """A request about a producer's transaction came: StaleConnection if the producer has a newer connection."""
-        self.broker.connections.hear(
-            RequestKind.COORDINATE, producer_id=producer_id, connection=self.connection
-        )
+        self.broker.connections.hear(RequestKind.COORDINATE, producer_id=producer_id, connection=self.connection)
 
     def producer_error(self, result: object, *, fenced_since: int) -> ErrorCode:
         """The code for a transactional request; PRODUCER_FENCED is younger than most of their versions."""

@@ -146,8 +146,8 @@ class Connection(asyncio.Protocol):
                 except Exception as error:  # noqa: BLE001 - whatever it was, only this client is to suffer
                     self._close_unexpected(error)
                     return
-                self._hold(pending.size_bytes)
-                self._begun.append((pending, len(content) + LENGTH_BYTES + pending.size_bytes))
+                self._hold(pending.held_bytes)
+                self._begun.append((pending, len(content) + LENGTH_BYTES + pending.held_bytes))
                 self._has_begun.set()
             self._has_arrived.clear()
 
@@ -163,7 +163,7 @@ class Connection(asyncio.Protocol):
                     return
                 if response is not None:
                     # A response counts too until the peer has taken it.
-                    waiting_bytes = len(response) - pending.size_bytes
+                    waiting_bytes = 0 if pending.is_made else len(response)
                     self._hold(waiting_bytes)
                     self._transport.write(response)
                     self._last_active = self._loop.time()

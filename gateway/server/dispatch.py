@@ -27,19 +27,17 @@ __all__ = ["Pending", "begin"]
 class Pending:
     """A request that was begun: its response, or what becomes it."""
 
-    __slots__ = ("_answer", "_header", "_response", "_version")
+    __slots__ = ("_answer", "_header", "_response", "_version", "held_bytes", "is_made")
 
-    def __init__(self, header: RequestHeader, answer: Answer, *, version: int) -> None:
+    def __init__(self, header: RequestHeader, answer: Answer, *, version: int, decoded_bytes: int = 0) -> None:
         self._header = header
         self._version = version
         # A tree takes more memory than its bytes, and only bytes are counted.
         self._response = self._encode(answer) if isinstance(answer, Mapping) else None
         self._answer = None if isinstance(answer, Mapping) else answer
-
-    @property
-    def size_bytes(self) -> int:
-        """What is held already of the response."""
-        return 0 if self._response is None else len(self._response)
+        self.is_made = self._response is not None
+        self.held_bytes = decoded_bytes + len(self._response or b"")
+        """What it takes beside the request: decoded batches, and the response if that is made already."""
 
     async def response(self) -> bytes | None:
         """The response frame, once there is one; None where the client wants none."""
@@ -69,4 +67,5 @@ async def begin(content: bytes, broker: Broker, *, connection: int, client_host:
     client_id, request = decode_request(content, header)
     REQUESTS.labels(handler.api_key.name.lower(), str(header.version)).inc()
     context = RequestContext(header.version, client_id, broker, connection, client_host)
-    return Pending(header, await handler.function(request, context), version=header.version)
+    answer = await handler.function(request, context)
+    return Pending(header, answer, version=header.version, decoded_bytes=context.memory.decoded_bytes)
