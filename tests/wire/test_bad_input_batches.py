@@ -29,7 +29,7 @@ CORRUPT_MESSAGE = 2
 MESSAGE_TOO_LARGE = 10
 INVALID_REQUIRED_ACKS = 21
 INVALID_TIMESTAMP = 32
-INVALID_TXN_STATE = 48
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
 UNSUPPORTED_COMPRESSION = 76
 INVALID_RECORD = 87
 
@@ -112,10 +112,10 @@ NOT_ALLOWED = {
     "control batch": (patched(GOOD, "h", ATTRIBUTES, 0x20), {INVALID_RECORD}),
     "log append time": (patched(GOOD, "h", ATTRIBUTES, 0x08), {INVALID_TIMESTAMP}),
     "two batches": (GOOD + GOOD, {INVALID_RECORD}),
-    # Kafka: INVALID_TXN_STATE; a transactional batch without an id is also structurally wrong.
+    # Apache Kafka's own answer: without an id nobody can be authorized for the transaction.
     "transactional without an id": (
         make_batch([Sent(b"t")], is_transactional=True),
-        {INVALID_TXN_STATE, INVALID_RECORD},
+        {TRANSACTIONAL_ID_AUTHORIZATION_FAILED},
     ),
     "producer without an epoch": (patched(GOOD, "q", PRODUCER_ID, 5), {INVALID_RECORD}),
     "record longer than the batch": (with_payload(b"\xfe\x01" + bytes(8), count=1), {INVALID_RECORD}),

@@ -44,6 +44,13 @@ def start(clients_database_url: str, tmp_path: Path) -> Iterator[Start]:
         yield begin
 
 
+@pytest.fixture(scope="module")
+def target(clients_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """One gateway with the usual limits for the tests that need no others."""
+    with GatewayProcess(clients_database_url, directory=tmp_path_factory.mktemp("connections")) as process:
+        yield Target(process)
+
+
 @contextlib.contextmanager
 def locked_partitions(target: Target) -> Iterator[None]:
     """Nothing can be written meanwhile: somebody else holds the table of partitions."""
@@ -56,9 +63,8 @@ def locked_partitions(target: Target) -> Iterator[None]:
 # --- order ----------------------------------------------------------------------------------
 
 
-def test_responses_come_in_the_order_of_requests_whatever_takes_long(start: Start) -> None:
+def test_responses_come_in_the_order_of_requests_whatever_takes_long(target: Target) -> None:
     """A long poll, writes, metadata, offsets, all in flight at once on one connection."""
-    target = start()
     empty = target.new_topic()
     kinds: list[str] = []
     with target.connect() as connection:
@@ -83,20 +89,18 @@ def test_responses_come_in_the_order_of_requests_whatever_takes_long(start: Star
     assert offsets == list(range(offsets[0], offsets[0] + 8)), "and writes keep their order too"
 
 
-def test_writes_behind_a_long_poll_are_durable_before_it_ends(start: Start) -> None:
+def test_writes_behind_a_long_poll_are_durable_before_it_ends(target: Target) -> None:
     """Requests are begun as they come; only their answers wait their turn."""
-    target = start()
     empty = target.new_topic()
     with target.connect() as connection:
-        connection.request("Fetch", 11, **fetch_fields([(empty, 0, 0)], min_bytes=1, max_wait_ms=4_000))
+        connection.request("Fetch", 11, **fetch_fields([(empty, 0, 0)], min_bytes=1, max_wait_ms=3_000))
         connection.request("Produce", 9, **produce_fields(make_batch([Sent(b"early")]), topic=target.topic))
         wait_for(lambda: target.rows("SELECT count(*) FROM kafka.messages WHERE value = 'early'")[0][0], 1)
         assert not connection.has_answer(timeout_s=0.1)
         assert [connection.receive_id(), connection.receive_id()] == [1, 2]
 
 
-def test_acks_0_gets_no_response_and_is_written_in_order(start: Start) -> None:
-    target = start()
+def test_acks_0_gets_no_response_and_is_written_in_order(target: Target) -> None:
     topic = target.new_topic()
     with target.connect() as connection:
         for index in range(20):
@@ -117,8 +121,7 @@ def test_acks_0_gets_no_response_and_is_written_in_order(start: Start) -> None:
         )
 
 
-def test_a_peer_that_goes_away_while_its_write_is_in_flight_is_not_missed(start: Start) -> None:
-    target = start()
+def test_a_peer_that_goes_away_while_its_write_is_in_flight_is_not_missed(target: Target) -> None:
     topic = target.new_topic()
     with locked_partitions(target):
         for _ in range(5):
@@ -317,8 +320,8 @@ def test_an_idle_connection_is_closed_and_a_busy_one_is_not(start: Start) -> Non
     topic = target.new_topic()
     with target.connect() as idle, target.connect() as busy, target.connect() as waiting:
         idle.call("ApiVersions", 0)
-        waiting.request("Fetch", 11, **fetch_fields([(topic, 0, 0)], min_bytes=1, max_wait_ms=4_000))
-        deadline = time.monotonic() + 4
+        waiting.request("Fetch", 11, **fetch_fields([(topic, 0, 0)], min_bytes=1, max_wait_ms=3_000))
+        deadline = time.monotonic() + 3
         while time.monotonic() < deadline:
             assert busy.call("ApiVersions", 0)["error_code"] == 0
             time.sleep(0.2)
@@ -361,7 +364,7 @@ def test_a_frame_whose_reading_was_paused_gets_its_time_anew(start: Start) -> No
             sender = threading.Thread(target=connection.send, args=(frames,), daemon=True)
             connection.socket.settimeout(60)
             sender.start()
-            sender.join(4)
+            sender.join(3)
         assert [connection.receive_id() for _ in range(8)] == list(range(8))
 
 

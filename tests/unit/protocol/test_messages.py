@@ -170,7 +170,7 @@ def requests(api_key: ApiKey, version: int) -> st.SearchStrategy[dict[str, Any]]
 
 
 @pytest.mark.parametrize(("api_key", "version"), SERVED)
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(data=st.data(), client_id=st.none() | st.text(st.characters(codec="utf-8"), max_size=20))
 def test_a_request_is_decoded_to_what_was_encoded(
     api_key: ApiKey, version: int, data: st.DataObject, client_id: str | None
@@ -188,7 +188,7 @@ def test_a_request_is_decoded_to_what_was_encoded(
 
 
 @pytest.mark.parametrize(("api_key", "version"), SERVED)
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(data=st.data())
 def test_a_response_is_encoded_to_what_kafka_python_decodes(api_key: ApiKey, version: int, data: st.DataObject) -> None:
     message = message_class(f"{kafka_name(api_key)}Response")
@@ -248,7 +248,7 @@ def mutations(draw: st.DrawFn, frame: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("api_key", sorted(HANDLERS), ids=lambda key: ApiKey(key).name.lower())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_of_a_mutated_request_nothing_comes_but_a_request_or_a_refusal(api_key: int, data: st.DataObject) -> None:
     handler = HANDLERS[api_key]
