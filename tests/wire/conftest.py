@@ -25,7 +25,9 @@ def wire_gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     if OTHER_BROKER:
         pytest.skip("needs the gateway: TABLEWIRE_TEST_BOOTSTRAP names another broker")
     database_url: str = request.getfixturevalue("wire_database_url")
-    with GatewayProcess(database_url, directory=tmp_path_factory.mktemp("wire-gateway")) as process:
+    settings = {"TABLEWIRE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0"}
+    directory = tmp_path_factory.mktemp("wire-gateway")
+    with GatewayProcess(database_url, directory=directory, settings=settings) as process:
         yield process
 
 
