@@ -72,6 +72,13 @@ def cold_database_url(server_url: str, template_database: str) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="module")
+def module_database_url(server_url: str, template_database: str) -> Iterator[str]:
+    """A migrated database for one file of tests, whose gateway is the only one on it."""
+    with _scratch_database(server_url, template_database) as url:
+        yield url
+
+
 @pytest.fixture
 def database_url(server_url: str, template_database: str) -> Iterator[str]:
     """A migrated database of this test's own."""

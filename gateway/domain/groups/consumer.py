@@ -163,7 +163,7 @@ def heartbeat(
 ) -> tuple[ConsumerGroup, Reply]:
     """A member joins, rejoins or goes on."""
     is_known = said.member_id in group.members or group.static_member(said.instance_id) is not None
-    if len(group.members) >= rules.max_size and not is_known:
+    if said.epoch == JOINING and len(group.members) >= rules.max_size and not is_known:
         raise GroupMaxSizeReached(f"The consumer group has reached its maximum capacity of {rules.max_size} members.")
     group, before = _find(group, said)
     member = _heard(before, said)
