@@ -21,7 +21,7 @@ from gateway.errors import (
     UnknownTopicOrPartition,
 )
 from gateway.protocol.messages import ApiKey, Request, Tree
-from gateway.storage.failures import DATABASE_ERRORS, translate
+from gateway.storage.failures import DATABASE_ERRORS, is_bad_data, translate
 
 __all__ = [
     "HANDLERS",
@@ -120,7 +120,8 @@ async def group_outcome(work: Awaitable[T]) -> T | KafkaError:
     except KafkaError as error:
         return error
     except DATABASE_ERRORS as error:
-        return CoordinatorNotAvailable(translate(error).message)
+        refusal = translate(error)
+        return refusal if is_bad_data(error) else CoordinatorNotAvailable(refusal.message)
 
 
 def error_fields(result: object) -> dict[str, Any]:
