@@ -220,17 +220,18 @@ def test_a_resource_named_twice_is_refused_and_the_others_are_altered(wire: Wire
 
 
 def test_what_is_not_kept_is_refused_and_described_as_empty(wire_gateway: GatewayProcess) -> None:
+    own_id = str(wire_gateway.node_id)
     with WireClient(wire_gateway.bootstrap) as wire:
-        assert alter(wire, BROKER_LOGGER, "1", ("root", SET, "DEBUG")) == INVALID_CONFIG
+        assert alter(wire, BROKER_LOGGER, own_id, ("root", SET, "DEBUG")) == INVALID_CONFIG
         assert alter(wire, CLIENT_METRICS, "some", ("interval.ms", SET, "7")) == INVALID_CONFIG
         assert alter(wire, TOPIC, "some", ("retention.ms", 9, "7")) == INVALID_REQUEST
-        empty = ((BROKER_LOGGER, "1"), (CLIENT_METRICS, "some"), (GROUP, "some"))
+        empty = ((BROKER_LOGGER, own_id), (CLIENT_METRICS, "some"), (GROUP, "some"))
         nothing = [describe(wire, kind, name) for kind, name in empty]
         assert [(one["error_code"], one["configs"]) for one in nothing] == [(0, {})] * 3
 
 
 def test_an_answer_does_not_grow_with_repetitions(wire_gateway: GatewayProcess) -> None:
-    broker = {"resource_type": BROKER, "resource_name": "1", "configuration_keys": None}
+    broker = {"resource_type": BROKER, "resource_name": str(wire_gateway.node_id), "configuration_keys": None}
     with WireClient(wire_gateway.bootstrap) as wire:
         answer = wire.call(
             "DescribeConfigs", 4, resources=[broker] * 20_000, include_synonyms=True, include_documentation=True
