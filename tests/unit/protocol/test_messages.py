@@ -11,6 +11,7 @@ import dataclasses
 import datetime as dt
 import struct
 import uuid
+from functools import cache
 from typing import Any
 
 import pytest
@@ -165,6 +166,25 @@ def encoded_request(api_key: ApiKey, version: int, content: dict[str, Any], clie
     return bytes(request.encode(header=True))
 
 
+def require_witness(api_key: ApiKey) -> None:
+    if not has_witness(api_key):
+        pytest.skip(f"kafka-python has no schema of {kafka_name(api_key)} to compare with")
+
+
+def has_witness(api_key: ApiKey) -> bool:
+    try:
+        message_class(f"{kafka_name(api_key)}Request")
+    except LookupError:
+        return False
+    return True
+
+
+@cache
+def responses(api_key: ApiKey, version: int) -> st.SearchStrategy[dict[str, Any]]:
+    return structures(message_class(f"{kafka_name(api_key)}Response")._struct, version, only_positive=True)
+
+
+@cache
 def requests(api_key: ApiKey, version: int) -> st.SearchStrategy[dict[str, Any]]:
     return structures(message_class(f"{kafka_name(api_key)}Request")._struct, version, only_positive=False)
 
@@ -175,6 +195,7 @@ def requests(api_key: ApiKey, version: int) -> st.SearchStrategy[dict[str, Any]]
 def test_a_request_is_decoded_to_what_was_encoded(
     api_key: ApiKey, version: int, data: st.DataObject, client_id: str | None
 ) -> None:
+    require_witness(api_key)
     content = data.draw(requests(api_key, version))
     frame = encoded_request(api_key, version, content, client_id)
 
@@ -191,8 +212,9 @@ def test_a_request_is_decoded_to_what_was_encoded(
 @settings(max_examples=4, deadline=None)
 @given(data=st.data())
 def test_a_response_is_encoded_to_what_kafka_python_decodes(api_key: ApiKey, version: int, data: st.DataObject) -> None:
+    require_witness(api_key)
     message = message_class(f"{kafka_name(api_key)}Response")
-    content = data.draw(structures(message._struct, version, only_positive=True))
+    content = data.draw(responses(api_key, version))
     if api_key == ApiKey.API_VERSIONS:  # with an error it has the form of v0, as the dispatcher answers it
         content["error_code"] = ErrorCode.none
     entity = _response_class(api_key, version)
@@ -253,7 +275,10 @@ def mutations(draw: st.DrawFn, frame: bytes) -> bytes:
 def test_of_a_mutated_request_nothing_comes_but_a_request_or_a_refusal(api_key: int, data: st.DataObject) -> None:
     handler = HANDLERS[api_key]
     api_key, version = handler.api_key, data.draw(st.sampled_from(handler.versions))
-    frame = encoded_request(api_key, version, data.draw(requests(api_key, version)), "client")
+    if has_witness(api_key):
+        frame = encoded_request(api_key, version, data.draw(requests(api_key, version)), "client")
+    else:  # nothing sound to begin with, so noise behind a sound header
+        frame = struct.pack(">hhih", api_key, version, 1, -1) + b"\0" + data.draw(st.binary(max_size=100))
     mutated = data.draw(mutations(frame))
     header = decode_header(mutated)
     with contextlib.suppress(MalformedRequest):
