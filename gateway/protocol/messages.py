@@ -122,16 +122,15 @@ def encode_response(header: RequestHeader, tree: Tree, *, version: int | None = 
     response_class, write_header, write_body = _writers(header.api_key, header.version if version is None else version)
     out = _Chunks()
     write_header(out, header.correlation_id)
-    write_body(out, _build(response_class, tree, known=_known_names(header.api_key)))
+    write_body(out, _build(response_class, tree, known=_known_names(response_class)))
     return out.joined()
 
 
 def preload(api_key: int, versions: range) -> None:
     """Import what an API's versions need, so that no client's first request waits for it."""
-    _known_names(api_key)
     for version in versions:
         _readers(api_key, version)
-        _writers(api_key, version)
+        _known_names(_writers(api_key, version)[0])
 
 
 def field(request: Request, name: str, default: Any) -> Any:
@@ -186,8 +185,9 @@ def _writers(api_key: int, version: int) -> tuple[type, Callable[..., None], Cal
 
 
 @cache
-def _known_names(api_key: int) -> frozenset[str]:
-    """Every field name that any version of the response has: a key beyond these is a typing error of ours."""
+def _known_names(response_class: Any) -> frozenset[str]:
+    """The field names of this version of a response, of the newest and of the oldest: a key of a tree beyond these is
+    a typing error of ours."""
     names: set[str] = set()
 
     def visit(entity: type) -> None:
@@ -196,7 +196,9 @@ def _known_names(api_key: int) -> frozenset[str]:
             if (nested := entity_of(part.type)) is not None:
                 visit(nested)
 
-    for version in schema_name_map[api_key_map[api_key]]:
+    api_key = response_class.__api_key__
+    versions = schema_name_map[api_key_map[api_key]]
+    for version in {response_class.__version__, min(versions), max(versions)}:
         visit(load_response_schema(api_key, version))
     return frozenset(names)
 

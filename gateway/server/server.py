@@ -15,7 +15,7 @@ from gateway.config import Settings
 from gateway.domain.configs import broker_values_of
 from gateway.errors import StartupError
 from gateway.handlers import HANDLERS
-from gateway.protocol.messages import preload
+from gateway.protocol.messages import ApiKey, preload
 from gateway.server.connection import Connection
 from gateway.server.http import HttpListener
 from gateway.server.limits import Budget
@@ -26,6 +26,9 @@ from gateway.telemetry.logs import configure_logs
 __all__ = ["run_gateway"]
 
 log = structlog.get_logger()
+
+FIRST_REQUESTS = (ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.PRODUCE, ApiKey.FETCH)
+"""What every client begins with; other APIs are loaded when they are first used."""
 
 
 async def run_gateway(settings: Settings, database_url: str, *, announce: Callable[[str, int], None]) -> None:
@@ -79,8 +82,8 @@ async def run_gateway(settings: Settings, database_url: str, *, announce: Callab
         )
         brokers.append(broker)
         http = HttpListener(settings.http_address, broker)
-        for handler in HANDLERS.values():
-            preload(handler.api_key, handler.versions)
+        for api_key in FIRST_REQUESTS:
+            preload(api_key, HANDLERS[api_key].versions)
         await broker.start()
         await server.start_serving()
         announce(node.host, node.port)
