@@ -87,11 +87,12 @@ BEGIN
     ), moved AS (
         UPDATE kafka.partitions p
         SET next_offset = p.next_offset + 1,
-            last_stable_offset = coalesce(
+            -- Never back: DeleteRecords may have moved it beyond the first record of an open transaction.
+            last_stable_offset = greatest(p.last_stable_offset, coalesce(
                 (SELECT min(other.first_offset) FROM kafka.transaction_partitions other
                  WHERE other.topic_id = p.topic_id AND other.partition = p.partition
                    AND other.producer_id <> ended_producer_id),
-                p.next_offset + 1),
+                p.next_offset + 1)),
             max_timestamp = greatest(p.max_timestamp, date_trunc('milliseconds', now()))
         FROM ended e WHERE p.topic_id = e.topic_id AND p.partition = e.partition
         RETURNING p.topic_id, p.partition, p.next_offset, p.last_stable_offset, p.leader_epoch, e.first_offset
@@ -134,9 +135,9 @@ BEGIN
 
     UPDATE kafka.transactions t
     SET state = CASE WHEN is_commit THEN 'CompleteCommit' ELSE 'CompleteAbort' END,
-        -- A client that asks again is answered as before; one that was ended by others is fenced instead.
         ended_epoch = CASE WHEN cause = 'client' THEN t.producer_epoch END,
-        previous_epoch = CASE WHEN cause = 'client' THEN t.previous_epoch ELSE t.producer_epoch END,
+        -- The same producer may ask for the epoch it goes on with; InitProducerId of another instance forgets this.
+        previous_epoch = CASE WHEN next_epoch = t.producer_epoch THEN t.previous_epoch ELSE t.producer_epoch END,
         producer_epoch = next_epoch, started_at = NULL, updated_at = now()
     WHERE t.producer_id = ended_producer_id;
     UPDATE kafka.producer_ids i SET producer_epoch = next_epoch, last_active_at = now()
@@ -664,7 +665,7 @@ COMMENT ON COLUMN kafka.transactions.transaction_timeout_ms IS 'An open transact
 
 COMMENT ON COLUMN kafka.transactions.producer_epoch IS 'The newest epoch; older instances are fenced.';
 
-COMMENT ON COLUMN kafka.transactions.previous_epoch IS 'The epoch before the last fencing or recovery, which may ask for the newest.';
+COMMENT ON COLUMN kafka.transactions.previous_epoch IS 'The epoch before, if its owner may ask for the newest: nobody else was told it.';
 
 COMMENT ON COLUMN kafka.transactions.ended_epoch IS 'The epoch in which the client ended its last transaction: a retry is recognised by it.';
 

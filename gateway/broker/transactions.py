@@ -29,15 +29,18 @@ from gateway.domain.transactions import (
 from gateway.errors import (
     ConcurrentTransactions,
     InvalidProducerEpoch,
+    InvalidProducerIdMapping,
     InvalidRequest,
     InvalidTxnState,
+    NotCoordinator,
     PolicyViolation,
 )
 from gateway.protocol.batches import RowRange, encode_rows
 from gateway.storage import transactions as storage
 from gateway.storage.database import Database
 from gateway.storage.database import Transaction as DatabaseTransaction
-from gateway.storage.failures import DATABASE_ERRORS
+from gateway.storage.failures import DATABASE_ERRORS, HELD_ERRORS
+from gateway.storage.groups import hold_claim
 from gateway.storage.keys import PartitionKey
 from gateway.storage.transactions import Marked, PendingOffset
 from gateway.telemetry import metrics
@@ -48,6 +51,7 @@ log = structlog.get_logger()
 
 SWEEP_SECONDS = 1.0
 SWEEP_STEP = 100
+SWEEP_WAIT_MS = 500
 MAX_REMEMBERED = 100_000
 COMMIT_KEY, ABORT_KEY, MARKER_VALUE = b"\0\0\0\1", b"\0\0\0\0", bytes(6)
 
@@ -69,7 +73,8 @@ class Transactions:
         self._max_open_per_client = max_open_per_client
         self._id_expiry_ms = id_expiry_ms
         self._on_marked = on_marked
-        self._added: dict[tuple[Producer, PartitionKey], None] = {}
+        self._added: dict[tuple[str, Producer], set[PartitionKey]] = {}
+        self._names: dict[int, str] = {}
         self._sweeper: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -102,12 +107,22 @@ class Transactions:
                     ending = decide_fence(transaction)
                     marked = await self._end(source, transaction, ending, commit=False, cause="init")
                 if isinstance(decision, Rotate):
-                    producer = await storage.rotate(source, transactional_id, old_producer_id=transaction.producer.id)
+                    producer = await storage.rotate(
+                        source,
+                        transactional_id,
+                        old_producer_id=transaction.producer.id,
+                        previous_epoch=decision.previous_epoch,
+                    )
                 else:
                     producer = Producer(transaction.producer.id, decision.epoch)
-                    await storage.raise_epoch(
-                        source, transactional_id, decision, timeout_ms=timeout_ms, client_id=client_id
-                    )
+                await storage.raise_epoch(
+                    source,
+                    transactional_id,
+                    epoch=producer.epoch,
+                    previous_epoch=decision.previous_epoch,
+                    timeout_ms=timeout_ms,
+                    client_id=client_id,
+                )
         if is_open:
             self._tell(marked, commit=False)
         return producer
@@ -122,27 +137,39 @@ class Transactions:
             await self._require_open(source, transactional_id, producer, client_id)
             await storage.add_partitions(source, producer.id, keys)
 
-    async def verify(self, transactional_id: str, producer: Producer, keys: Sequence[PartitionKey]) -> None:
-        """Only say whether these partitions are in the producer's open transaction."""
+    async def find_partitions(self, transactional_id: str, producer: Producer) -> frozenset[PartitionKey]:
+        """The partitions that are in the producer's open transaction; none if it has none open."""
         async with self._database.transaction() as source:
             transaction = await storage.lock(source, transactional_id)
             if decide_add(transaction, producer) is not None:
-                raise InvalidTxnState("the producer has no open transaction")
-            held = (await storage.load_for_append(source, [producer.id]))[producer.id].partitions
-        if not held.issuperset(keys):
-            raise InvalidTxnState("a partition is not in the producer's transaction")
+                return frozenset()
+            return (await storage.load_for_append(source, [producer.id]))[producer.id].partitions
 
     async def add_implicitly(
         self, transactional_id: str, producer: Producer, keys: Sequence[PartitionKey], *, client_id: str | None
     ) -> None:
         """The same for a client that just produces (KIP-890). Its epoch stands for one transaction only, so what
         was added in it once need not be asked again; the append itself proves it."""
-        new = [key for key in keys if (producer, key) not in self._added]
+        added = self._added.get((transactional_id, producer), set())
+        new = [key for key in keys if key not in added]
         if new:
             await self.add_partitions(transactional_id, producer, new, client_id=client_id)
             if len(self._added) > MAX_REMEMBERED:
                 self._added.clear()
-            self._added.update(dict.fromkeys((producer, key) for key in new))
+            self._added.setdefault((transactional_id, producer), set()).update(new)
+
+    async def require_name(self, transactional_id: str, producer_id: int) -> None:
+        """Refuse a producer that writes under a transactional id which is not its own."""
+        known = self._names.get(producer_id)
+        if known is None:
+            known = await storage.find_name(self._database, producer_id)
+            if known is not None:
+                # A producer id never gets another transactional id, so this stays true for as long as it is used.
+                if len(self._names) > MAX_REMEMBERED:
+                    self._names.clear()
+                self._names[producer_id] = known
+        if known != transactional_id:
+            raise InvalidProducerIdMapping("the transactional id has another producer id")
 
     async def add_group(self, transactional_id: str, producer: Producer, *, client_id: str | None) -> None:
         """Offsets of a group will be part of the producer's transaction."""
@@ -158,14 +185,21 @@ class Transactions:
         *,
         may_begin: bool,
         client_id: str | None,
+        claim_epoch: int,
     ) -> None:
-        """Offsets that become true with the producer's transaction. `may_begin`: it may be the first thing in it."""
-        _require_name(group_id)
+        """Offsets that become true with the producer's transaction.
+
+        `may_begin`: they may be the first thing in it. `claim_epoch`: what the group's member was judged by; nothing
+        is written when another gateway has become the group's coordinator meanwhile.
+        """
+        _require_name(transactional_id)
         async with self._database.transaction() as source:
             if may_begin:
                 await self._require_open(source, transactional_id, producer, client_id)
             elif decide_add(await storage.lock(source, transactional_id), producer) is not None:
                 raise InvalidTxnState("the producer has no open transaction that the group was added to")
+            if not await hold_claim(source, group_id, epoch=claim_epoch):
+                raise NotCoordinator("another gateway coordinates this group")
             await storage.add_offsets(source, producer.id, group_id, offsets)
 
     async def _require_open(
@@ -188,6 +222,7 @@ class Transactions:
         _require_name(transactional_id)
         begun_at = monotonic_seconds()
         failpoints.reach(failpoints.END_BEFORE)
+        self._added.pop((transactional_id, producer), None)
         marked: list[Marked] = []
         async with self._database.transaction() as source:
             transaction = await storage.lock(source, transactional_id)
@@ -196,9 +231,12 @@ class Transactions:
             if isinstance(decision, AlreadyEnded):
                 return transaction.producer
             marked = await self._end(source, transaction, decision, commit=commit, cause="client")
-            producer = Producer(producer.id, decision.next_epoch)
             if decision.rotates:
-                producer = await storage.rotate(source, transactional_id, old_producer_id=producer.id)
+                producer = await storage.rotate(
+                    source, transactional_id, old_producer_id=producer.id, previous_epoch=producer.epoch
+                )
+            else:
+                producer = Producer(producer.id, decision.next_epoch)
             failpoints.reach(failpoints.END_WRITTEN)
         failpoints.reach(failpoints.END_COMMITTED)
         metrics.TRANSACTION_END_SECONDS.observe(monotonic_seconds() - begun_at)
@@ -245,22 +283,32 @@ class Transactions:
 
     async def sweep_once(self) -> int:
         """One small step; returns how many transactions were aborted."""
-        marked: list[Marked] = []
+        late = await storage.find_timed_out(self._database, step=SWEEP_STEP)
+        # Each in a database transaction of its own: together they would take partitions in any order.
+        aborted = sum([await self._time_out(transactional_id) for transactional_id in late])
         async with self._database.transaction() as source:
-            late = await storage.find_timed_out(source, step=SWEEP_STEP)
-            for transactional_id in late:
-                transaction = await storage.lock(source, transactional_id)
-                assert transaction is not None
-                marked += await self._end(source, transaction, decide_fence(transaction), commit=False, cause="timeout")
-                log.warning(
-                    "transaction timed out",
-                    transactional_id=transactional_id,
-                    producer_id=transaction.producer.id,
-                    timeout_ms=transaction.timeout_ms,
-                )
             await storage.drop_expired(source, expiry_ms=self._id_expiry_ms, step=SWEEP_STEP)
+        return aborted
+
+    async def _time_out(self, transactional_id: str) -> bool:
+        """Abort a transaction if its time is still over once we hold it; false if not, or if others hold it."""
+        try:
+            async with self._database.transaction() as source:
+                transaction = await storage.lock_timed_out(source, transactional_id, wait_ms=SWEEP_WAIT_MS)
+                if transaction is None:
+                    return False
+                marked = await self._end(source, transaction, decide_fence(transaction), commit=False, cause="timeout")
+        except HELD_ERRORS as error:
+            log.info("a transaction past its time is held by others", error=str(error).splitlines()[0])
+            return False
+        log.warning(
+            "transaction timed out",
+            transactional_id=transactional_id,
+            producer_id=transaction.producer.id,
+            timeout_ms=transaction.timeout_ms,
+        )
         self._tell(marked, commit=False)
-        return len(late)
+        return True
 
     async def _count(self) -> None:
         started, committed, aborted, timed_out, active, oldest_seconds = await storage.load_stats(self._database)

@@ -17,10 +17,11 @@ MAX_REMEMBERED = 100_000
 
 
 class RequestKind(enum.Enum):
-    """librdkafka and others talk to the coordinator over a connection of its own."""
+    """librdkafka and others talk to coordinators over connections of their own."""
 
     PRODUCE = enum.auto()
     COORDINATE = enum.auto()
+    COMMIT_OFFSETS = enum.auto()
 
 
 class StaleConnection(Exception):

@@ -14,9 +14,11 @@ from gateway.domain.producers import LAST_EPOCH, Producer
 from gateway.errors import (
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
+    InvalidRequest,
     InvalidTransactionTimeout,
     InvalidTxnState,
     ProducerFenced,
+    TransactionAbortable,
 )
 
 __all__ = [
@@ -76,15 +78,27 @@ class Transaction:
     state: State
     timeout_ms: int
     previous_epoch: int | None = None
-    """The epoch before the last fencing or recovery: its owner may ask for the newest one."""
+    """The epoch before this one, if its owner may learn this one: nobody else was told it."""
     ended_epoch: int | None = None
-    """The epoch in which the client ended the last transaction."""
+    """The epoch in which the client itself ended the last transaction; None if its time was over, or it was fenced."""
     previous_producer_id: int | None = None
     """The producer id before this one, which ran out of epochs."""
 
     @property
     def is_open(self) -> bool:
         return self.state is State.ONGOING
+
+    @property
+    def is_ended(self) -> bool:
+        return self.state in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
+
+    def succeeds(self, asked: Producer) -> bool:
+        """Whether `asked` is what this same producer had just before, and its answer with the new one may be lost."""
+        if self.is_open or asked.epoch != self.previous_epoch:
+            return False
+        if asked.id == self.producer.id:
+            return asked.epoch == self.producer.epoch - 1
+        return asked.id == self.previous_producer_id and self.producer.epoch == 0
 
 
 # --- InitProducerId --------------------------------------------------------------------------
@@ -108,11 +122,15 @@ class KeepEpoch(NamedTuple):
 class Rotate(NamedTuple):
     """Abort what is open; the id has no epochs left, so a new one at epoch 0."""
 
+    previous_epoch: int | None
+
 
 def decide_init(
     transaction: Transaction | None, asked: Producer, *, timeout_ms: int, max_timeout_ms: int
 ) -> Create | RaiseEpoch | KeepEpoch | Rotate:
     """Judge InitProducerId with a transactional id. `asked`: what the producer says it had; -1, -1: a new instance."""
+    if (asked.id < 0) != (asked.epoch < 0):
+        raise InvalidRequest(f"producer id {asked.id} and epoch {asked.epoch} must be given together or not at all")
     if not 0 < timeout_ms <= max_timeout_ms:
         raise InvalidTransactionTimeout(
             f"transaction.timeout.ms must be 1 to {max_timeout_ms} (transaction.max.timeout.ms), not {timeout_ms}"
@@ -121,19 +139,16 @@ def decide_init(
         return Create()
     current = transaction.producer
     is_recovery = asked.id >= 0
-    if is_recovery:
-        if asked.id == transaction.previous_producer_id and asked.epoch >= LAST_EPOCH:
+    if is_recovery and transaction.succeeds(asked):
+        if current.epoch <= LAST_EPOCH:
             return KeepEpoch()
-        if asked.id != current.id:
-            raise ProducerFenced(current=current.epoch, received=asked.epoch)
-        if asked.epoch == transaction.previous_epoch and not transaction.is_open:
-            return KeepEpoch()
-        if asked.epoch != current.epoch:
-            raise ProducerFenced(current=current.epoch, received=asked.epoch)
-    if current.epoch >= LAST_EPOCH:
-        return Rotate()
+    elif is_recovery and asked != current:
+        raise ProducerFenced(current=current.epoch, received=asked.epoch)
     # A new instance leaves no way back to the old one; a producer that recovers may ask again.
-    return RaiseEpoch(current.epoch + 1, previous_epoch=current.epoch if is_recovery else None)
+    previous_epoch = asked.epoch if is_recovery else None
+    if current.epoch >= LAST_EPOCH:
+        return Rotate(previous_epoch)
+    return RaiseEpoch(current.epoch + 1, previous_epoch)
 
 
 # --- within a transaction --------------------------------------------------------------------
@@ -182,14 +197,18 @@ def decide_end(
     """Judge EndTxn. `bump_epoch`: the client speaks KIP-890 and learns the next epoch from the answer."""
     if transaction is None:
         raise InvalidProducerIdMapping("no such transactional id")
-    wanted = State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT
-    if bump_epoch and _is_retry_of_end(transaction, asked):
-        if transaction.state is wanted:
-            return AlreadyEnded()
+    is_wanted = transaction.state is (State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT)
+    if bump_epoch and transaction.is_ended and transaction.succeeds(asked):
+        if is_wanted:
+            # The epoch that only fences is never told: the producer goes on with a new id instead.
+            is_told = transaction.producer.epoch <= LAST_EPOCH
+            return AlreadyEnded() if is_told else Ending(MAX_EPOCH, rotates=True)
+        if transaction.ended_epoch is None:
+            raise TransactionAbortable("the transaction was aborted meanwhile: its time was over, or by an operator")
         raise InvalidTxnState(f"the transaction has been ended already; its state is {transaction.state}")
     _require_producer(transaction, asked)
-    if not bump_epoch and transaction.state in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT):
-        if transaction.state is wanted:
+    if not bump_epoch and transaction.is_ended:
+        if is_wanted:
             return AlreadyEnded()
         raise InvalidTxnState(f"the transaction has been ended already; its state is {transaction.state}")
     # Without a partition or an offset there is nothing to end, which is a success: the state proves it.
@@ -203,14 +222,6 @@ def decide_end(
 def decide_fence(transaction: Transaction) -> Ending:
     """End a transaction over its owner's head (its time is over): abort, and let the owner find itself fenced."""
     return Ending(min(transaction.producer.epoch + 1, MAX_EPOCH), rotates=False)
-
-
-def _is_retry_of_end(transaction: Transaction, asked: Producer) -> bool:
-    if transaction.ended_epoch is None or asked.epoch != transaction.ended_epoch or transaction.is_open:
-        return False
-    if asked.id == transaction.producer.id:
-        return asked.epoch == transaction.producer.epoch - 1
-    return asked.id == transaction.previous_producer_id and asked.epoch >= LAST_EPOCH
 
 
 def _require_producer(transaction: Transaction | None, asked: Producer) -> None:

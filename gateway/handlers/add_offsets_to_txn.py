@@ -5,6 +5,7 @@ v3 flexible · v4 TRANSACTION_ABORTABLE (KIP-890)
 
 from __future__ import annotations
 
+from gateway.broker.producers import readable
 from gateway.domain.producers import Producer
 from gateway.handlers.registry import RequestContext, handles, outcome
 from gateway.protocol.messages import ApiKey, Request, Tree
@@ -17,6 +18,6 @@ async def add_offsets_to_txn(request: Request, context: RequestContext) -> Tree:
     producer = Producer(request.producer_id, request.producer_epoch)
     context.hear_coordination(producer.id)
     result = await outcome(
-        context.broker.transactions.add_group(request.transactional_id, producer, client_id=context.client_id)
+        context.broker.transactions.add_group(request.transactional_id, producer, client_id=readable(context.client_id))
     )
     return {"error_code": context.producer_error(result, fenced_since=FIRST_VERSION_WITH_FENCED)}

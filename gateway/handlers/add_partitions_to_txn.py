@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.broker.catalog import Topic
+from gateway.broker.producers import readable
 from gateway.domain.producers import Producer
-from gateway.errors import ErrorCode, KafkaError, OperationNotAttempted
+from gateway.errors import ErrorCode, KafkaError, OperationNotAttempted, TransactionAbortable
 from gateway.handlers.registry import RequestContext, handles, outcome
 from gateway.protocol.messages import ApiKey, Request, Tree
 from gateway.storage.keys import PartitionKey
@@ -48,14 +49,16 @@ async def _add(
         }
     else:
         transactions = context.broker.transactions
-        if only_verifies:
-            result = await outcome(transactions.verify(transactional_id, producer, keys))
-        else:
-            result = await outcome(
-                transactions.add_partitions(transactional_id, producer, keys, client_id=context.client_id)
-            )
+        result = await outcome(
+            transactions.find_partitions(transactional_id, producer)
+            if only_verifies
+            else transactions.add_partitions(transactional_id, producer, keys, client_id=readable(context.client_id))
+        )
         code = context.producer_error(result, fenced_since=FIRST_VERSION_WITH_FENCED)
-        codes = dict.fromkeys(judged, code)
+        codes = {
+            place: TransactionAbortable.code if isinstance(result, frozenset) and key not in result else code
+            for place, key in judged.items()
+        }
     return [
         {
             "name": topic.name,

@@ -19,11 +19,11 @@ async def describe_transactions(request: Request, context: RequestContext) -> Tr
     found = await outcome(storage.describe(context.broker.database, request.transactional_ids))
     return {
         "transaction_states": [
-            _refused(each, found.code)
+            _refused(each, context.producer_error(found, fenced_since=0))
             if isinstance(found, KafkaError)
             else _described(found[each])
             if each in found
-            else _refused(each, ErrorCode.transactional_id_not_found)
+            else _refused(each, ErrorCode.transactional_id_not_found if each else ErrorCode.invalid_request)
             for each in request.transactional_ids
         ]
     }

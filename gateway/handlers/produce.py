@@ -112,20 +112,22 @@ async def _decode(records: bytes, topic: Topic, context: RequestContext) -> Prod
 async def _join_transaction(batch: ProducedBatch, key: PartitionKey, request: Request, context: RequestContext) -> None:
     """What must hold before a transactional batch is queued; the commit itself proves that its transaction is open."""
     context.broker.connections.hear(RequestKind.PRODUCE, producer_id=batch.producer_id, connection=context.connection)
-    if context.version >= FIRST_VERSION_THAT_ADDS:
-        joined = await outcome(
-            context.broker.transactions.add_implicitly(
-                request.transactional_id,
-                Producer(batch.producer_id, batch.producer_epoch),
-                [key],
-                client_id=readable(context.client_id),
-            )
+    transactions = context.broker.transactions
+    joined = await outcome(
+        transactions.require_name(request.transactional_id, batch.producer_id)
+        if context.version < FIRST_VERSION_THAT_ADDS
+        else transactions.add_implicitly(
+            request.transactional_id,
+            Producer(batch.producer_id, batch.producer_epoch),
+            [key],
+            client_id=readable(context.client_id),
         )
-        if isinstance(joined, ProducerFenced):
-            # To a producer that writes, a newer instance is an epoch it may recover from (KIP-588).
-            raise InvalidProducerEpoch(current=joined.current, received=batch.producer_epoch)
-        if isinstance(joined, KafkaError):
-            raise joined
+    )
+    if isinstance(joined, ProducerFenced):
+        # To a producer that writes, a newer instance is an epoch it may recover from (KIP-588).
+        raise InvalidProducerEpoch(current=joined.current, received=batch.producer_epoch)
+    if isinstance(joined, KafkaError):
+        raise joined
 
 
 def _check(batch: ProducedBatch, topic: Topic, request: Request) -> None:

@@ -8,13 +8,16 @@ from psycopg_pool import PoolTimeout, TooManyRequests
 
 from gateway.errors import InvalidRequest, KafkaError, NotLeaderOrFollower, RequestTimedOut, StorageFailed
 
-__all__ = ["DATABASE_ERRORS", "UNDONE_ERRORS", "is_bad_data", "is_bug", "translate"]
+__all__ = ["DATABASE_ERRORS", "HELD_ERRORS", "UNDONE_ERRORS", "is_bad_data", "is_bug", "translate"]
 
 DATABASE_ERRORS = (psycopg.Error, PoolTimeout, TooManyRequests, TimeoutError, OSError)
 """What a use case may meet when the database is slow, away or full, or refuses what it is given."""
 
 UNDONE_ERRORS = (pg.DeadlockDetected, pg.SerializationFailure)
 """The server says that it undid the transaction because of another one: the same may work a moment later."""
+
+HELD_ERRORS = (*UNDONE_ERRORS, pg.LockNotAvailable)
+"""Somebody else holds what is needed, and for too long."""
 
 
 def translate(error: BaseException) -> KafkaError:

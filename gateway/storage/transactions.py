@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from gateway.domain.producers import Producer
-from gateway.domain.transactions import RaiseEpoch, State, Transaction
+from gateway.domain.transactions import State, Transaction
 from gateway.storage.database import Database, Row
 from gateway.storage.database import Transaction as DatabaseTransaction
 from gateway.storage.keys import PartitionKey, ProducerKey
@@ -27,6 +27,7 @@ __all__ = [
     "drop_expired",
     "end",
     "extend_script",
+    "find_name",
     "find_timed_out",
     "list_all",
     "load_aborted",
@@ -34,6 +35,7 @@ __all__ = [
     "load_stats",
     "lock",
     "lock_by_producer",
+    "lock_timed_out",
     "raise_epoch",
     "rotate",
     "share_script",
@@ -101,22 +103,33 @@ async def create(
 
 
 async def raise_epoch(
-    source: DatabaseTransaction, transactional_id: str, raised: RaiseEpoch, *, timeout_ms: int, client_id: str | None
+    source: DatabaseTransaction,
+    transactional_id: str,
+    *,
+    epoch: int,
+    previous_epoch: int | None,
+    timeout_ms: int,
+    client_id: str | None,
 ) -> None:
+    """The instance that asked goes on with this epoch and these settings; nothing of before is remembered."""
     await source.rows(
         "transactions/raise_epoch",
         transactional_id=transactional_id,
-        epoch=raised.epoch,
-        previous_epoch=raised.previous_epoch,
+        epoch=epoch,
+        previous_epoch=previous_epoch,
         timeout_ms=timeout_ms,
         client_id=client_id,
     )
 
 
-async def rotate(source: DatabaseTransaction, transactional_id: str, *, old_producer_id: int) -> Producer:
-    """Go on with a new producer id at epoch 0."""
+async def rotate(
+    source: DatabaseTransaction, transactional_id: str, *, old_producer_id: int, previous_epoch: int | None
+) -> Producer:
+    """Go on with a new producer id at epoch 0; the owner of `previous_epoch` may learn it."""
     await source.rows("transactions/release_producer", producer_id=old_producer_id)
-    ((producer_id,),) = await source.rows("transactions/rotate_producer", transactional_id=transactional_id)
+    ((producer_id,),) = await source.rows(
+        "transactions/rotate_producer", transactional_id=transactional_id, previous_epoch=previous_epoch
+    )
     return Producer(producer_id, 0)
 
 
@@ -163,8 +176,20 @@ async def end(
     return [Marked(PartitionKey(row[0], row[1]), producer_id, next_epoch, *row[2:]) for row in rows]
 
 
-async def find_timed_out(source: DatabaseTransaction, *, step: int) -> list[str]:
-    return [row[0] for row in await source.rows("transactions/find_timed_out", step=step)]
+async def find_timed_out(database: Database, *, step: int) -> list[str]:
+    return [row[0] for row in await database.rows("transactions/find_timed_out", step=step)]
+
+
+async def lock_timed_out(source: DatabaseTransaction, transactional_id: str, *, wait_ms: int) -> Transaction | None:
+    """Hold a transaction whose time is over; None when it has been ended meanwhile."""
+    await source.rows("transactions/limit_wait", wait_ms=str(wait_ms))
+    return _transaction(await source.rows("transactions/lock_timed_out", transactional_id=transactional_id))
+
+
+async def find_name(database: Database, producer_id: int) -> str | None:
+    """The transactional id that has this producer id."""
+    rows = await database.rows("transactions/find_name", producer_id=producer_id)
+    return rows[0][0] if rows else None
 
 
 async def drop_expired(source: DatabaseTransaction, *, expiry_ms: int, step: int) -> None:
@@ -183,9 +208,17 @@ async def load_for_append(source: DatabaseTransaction, producer_ids: Iterable[in
     }
 
 
-async def load_aborted(database: Database, key: PartitionKey, *, from_offset: int) -> list[AbortedRange]:
+async def load_aborted(
+    database: Database, key: PartitionKey, *, ending_from: int, beginning_from: int, beginning_before: int
+) -> list[AbortedRange]:
+    """Those that end at or after one offset and begin in `[beginning_from, beginning_before)`, by their beginnings."""
     rows = await database.rows(
-        "transactions/load_aborted", topic_id=key.topic_id, partition=key.partition, from_offset=from_offset
+        "transactions/load_aborted",
+        topic_id=key.topic_id,
+        partition=key.partition,
+        ending_from=ending_from,
+        beginning_from=beginning_from,
+        beginning_before=beginning_before,
     )
     return [AbortedRange(*row) for row in rows]
 

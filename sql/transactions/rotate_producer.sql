@@ -7,7 +7,7 @@ WITH producer AS (
     RETURNING producer_id
 )
 UPDATE kafka.transactions t
-SET previous_producer_id = t.producer_id, producer_id = p.producer_id, producer_epoch = 0, previous_epoch = NULL,
-    updated_at = now()
+SET previous_producer_id = t.producer_id, producer_id = p.producer_id, producer_epoch = 0,
+    previous_epoch = %(previous_epoch)s, updated_at = now()
 FROM producer p WHERE t.transactional_id = %(transactional_id)s
 RETURNING t.producer_id
