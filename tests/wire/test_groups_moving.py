@@ -7,7 +7,6 @@ import signal
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -33,17 +32,29 @@ SETTINGS = {
 }
 
 
-@pytest.fixture
-def gateways(database_url: str, tmp_path: Path) -> Iterator[dict[int, GatewayProcess]]:
-    """Two gateways by node id, each knowing the other."""
+@pytest.fixture(scope="module")
+def pair(module_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, GatewayProcess]]:
+    directory = tmp_path_factory.mktemp("gateways")
     with ExitStack() as stack:
         found = {}
         for name in "ab":
-            process = GatewayProcess(database_url, directory=tmp_path, name=name, settings=SETTINGS)
-            found[process.node_id] = stack.enter_context(process)
+            process = GatewayProcess(module_database_url, directory=directory, name=name, settings=SETTINGS)
+            found[process.node_id] = process.start(wait=False)
         for process in found.values():
-            wait_for(lambda process=process: len(known(process)), 2)
+            process.wait_ready()
+            stack.enter_context(process)
         yield found
+
+
+@pytest.fixture
+def gateways(pair: dict[int, GatewayProcess]) -> dict[int, GatewayProcess]:
+    """Two gateways by node id, each knowing the other."""
+    for process in pair.values():
+        if not process.is_running:
+            process.restart()
+    for process in pair.values():
+        wait_for(lambda process=process: sorted(known(process)), sorted(pair))
+    return pair
 
 
 def known(gateway: GatewayProcess) -> list[int]:
@@ -67,7 +78,8 @@ def group_of(gateway: GatewayProcess) -> str:
             return group_id
 
 
-def create_topic(gateway: GatewayProcess, name: str) -> str:
+def create_topic(gateway: GatewayProcess) -> str:
+    name = f"topic-{uuid.uuid4().hex[:8]}"
     with WireClient(gateway.bootstrap) as wire:
         wire.call("CreateTopics", 7, topics=[new_topic_entry(name, 1)], timeout_ms=10_000, validate_only=False)
     return name
@@ -88,7 +100,7 @@ def settle_as(gateway: GatewayProcess, **options: Any) -> Member:
 def test_another_gateway_says_that_it_is_not_the_coordinator(gateways: dict[int, GatewayProcess]) -> None:
     first, second = gateways.values()
     member = settle_as(first)
-    topic = create_topic(first, "t")
+    topic = create_topic(first)
     group_id = member.group_id
     with WireClient(second.bootstrap) as wire:
         assert commit(wire, 9, group_id, {topic: {0: 1}}) == {topic: {0: NOT_COORDINATOR}}
@@ -111,7 +123,7 @@ def test_another_gateway_says_that_it_is_not_the_coordinator(gateways: dict[int,
 
 def test_a_stable_group_goes_on_when_its_coordinator_is_killed(gateways: dict[int, GatewayProcess]) -> None:
     first, second = gateways.values()
-    topic = create_topic(first, "t")
+    topic = create_topic(first)
     member = settle_as(first, instance_id="worker")
     assert member.commit(topic, 5, group_instance_id="worker") == NONE
     first.kill9()
@@ -153,7 +165,7 @@ def test_members_that_wait_are_sent_on_when_their_gateway_drains(gateways: dict[
 
 
 def test_sessions_end_though_coordinator_and_members_died_together(
-    gateways: dict[int, GatewayProcess], database_url: str
+    gateways: dict[int, GatewayProcess], module_database_url: str
 ) -> None:
     first, second = gateways.values()
     member = Member(first.bootstrap, group_of(first))
@@ -163,8 +175,10 @@ def test_sessions_end_though_coordinator_and_members_died_together(
     member.close()
 
     def state() -> tuple[str, int]:
-        with psycopg.connect(database_url) as connection:
-            row = connection.execute("SELECT state, coordinator_id FROM kafka.groups").fetchone()
+        with psycopg.connect(module_database_url) as connection:
+            row = connection.execute(
+                "SELECT state, coordinator_id FROM kafka.groups WHERE group_id = %s", [member.group_id]
+            ).fetchone()
         assert row is not None
         return row[0], row[1]
 
@@ -173,7 +187,7 @@ def test_sessions_end_though_coordinator_and_members_died_together(
 
 def test_a_zombie_can_neither_commit_nor_answer_for_its_group(gateways: dict[int, GatewayProcess]) -> None:
     first, second = gateways.values()
-    topic = create_topic(first, "t")
+    topic = create_topic(first)
     member = settle_as(first)
     assert member.commit(topic, 5) == NONE
     os.kill(first.pid, signal.SIGSTOP)
