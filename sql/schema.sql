@@ -21,7 +21,8 @@ BEGIN
         RETURN format('%s has no open transaction', aborted_id);
     END IF;
     SELECT count(*) INTO marker_count
-    FROM kafka.end_transaction(open_one.producer_id, false, least(open_one.producer_epoch + 1, 32767)::smallint, 'operator');
+    FROM kafka.end_transaction(
+        open_one.producer_id, false, least(open_one.producer_epoch + 1, 32767)::smallint, 'operator');
     RETURN format('aborted, in %s partitions; the producer is fenced', marker_count);
 END
 $$;

@@ -52,17 +52,21 @@ LEFT JOIN kafka.producer_ids p USING (producer_id);
 COMMENTS = {
     "COLUMN kafka.partitions.producers_dropped_at": "When states of producers were last dropped from this partition; "
     "a producer older than that may start with any sequence.",
-    "TABLE kafka.producer_sequences": "What each idempotent producer last wrote to each partition. See kafka.producer_state.",
+    "TABLE kafka.producer_sequences": "What each idempotent producer last wrote to each partition. "
+    "See kafka.producer_state.",
     "COLUMN kafka.producer_sequences.producer_id": "The producer, see kafka.producer_ids.",
-    "COLUMN kafka.producer_sequences.run_length": "How many records in a row up to last_sequence are known to be written.",
+    "COLUMN kafka.producer_sequences.run_length": "How many records in a row up to last_sequence are known to "
+    "be written.",
     "COLUMN kafka.producer_sequences.updated_at": "When the producer last wrote here.",
     "COLUMN kafka.producer_sequences.topic_id": "The topic, see kafka.topics.",
     "COLUMN kafka.producer_sequences.partition_id": "Partition number.",
     "COLUMN kafka.producer_sequences.last_sequence": "Sequence number of the last record written.",
     "COLUMN kafka.producer_sequences.producer_epoch": "The epoch it was written in; older ones are refused.",
-    "COLUMN kafka.producer_sequences.first_sequences": "First sequence of each of the newest five batches, oldest first.",
+    "COLUMN kafka.producer_sequences.first_sequences": "First sequence of each of the newest five batches, oldest "
+    "first.",
     "COLUMN kafka.producer_sequences.last_sequences": "Last sequence of each of them.",
-    "COLUMN kafka.producer_sequences.base_offsets": "Offset of the first record of each of them: what a retry is answered.",
+    "COLUMN kafka.producer_sequences.base_offsets": "Offset of the first record of each of them: what a retry is "
+    "answered.",
     "COLUMN kafka.producer_sequences.timestamps_ms": "Largest timestamp of each of them, in milliseconds since 1970.",
     "VIEW kafka.producer_state": "Who writes where: epoch, last sequence, the newest five batches, and how long ago.",
 }

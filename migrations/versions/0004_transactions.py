@@ -67,7 +67,8 @@ CREATE TABLE kafka.aborted_transactions (
     partition integer NOT NULL,
     PRIMARY KEY (topic_id, partition, last_offset)
 );
-CREATE INDEX aborted_transactions_producer ON kafka.aborted_transactions (topic_id, partition, producer_id, first_offset);
+CREATE INDEX aborted_transactions_producer
+    ON kafka.aborted_transactions (topic_id, partition, producer_id, first_offset);
 
 -- Sixteen rows instead of one, so that transactions ending at once do not wait for each other.
 CREATE TABLE kafka.transaction_counters (
@@ -174,7 +175,8 @@ BEGIN
         RETURN format('%s has no open transaction', aborted_id);
     END IF;
     SELECT count(*) INTO marker_count
-    FROM kafka.end_transaction(open_one.producer_id, false, least(open_one.producer_epoch + 1, 32767)::smallint, 'operator');
+    FROM kafka.end_transaction(
+        open_one.producer_id, false, least(open_one.producer_epoch + 1, 32767)::smallint, 'operator');
     RETURN format('aborted, in %s partitions; the producer is fenced', marker_count);
 END
 $function$;
@@ -222,8 +224,10 @@ COMMENTS = {
     "COLUMN kafka.transactions.updated_at": "When the row last changed.",
     "COLUMN kafka.transactions.transaction_timeout_ms": "An open transaction is aborted after this long.",
     "COLUMN kafka.transactions.producer_epoch": "The newest epoch; older instances are fenced.",
-    "COLUMN kafka.transactions.previous_epoch": "The epoch before, if its owner may ask for the newest: nobody else was told it.",
-    "COLUMN kafka.transactions.ended_epoch": "The epoch in which the client ended its last transaction: a retry is recognised by it.",
+    "COLUMN kafka.transactions.previous_epoch": "The epoch before, if its owner may ask for the newest: "
+    "nobody else was told it.",
+    "COLUMN kafka.transactions.ended_epoch": "The epoch in which the client ended its last transaction: a "
+    "retry is recognised by it.",
     "COLUMN kafka.transactions.previous_producer_id": "The producer id before the last one ran out of epochs.",
     "COLUMN kafka.transactions.transactional_id": "transactional.id of the producer.",
     "COLUMN kafka.transactions.state": "Empty, Ongoing, CompleteCommit or CompleteAbort.",
@@ -248,23 +252,27 @@ COMMENTS = {
     "COLUMN kafka.aborted_transactions.last_offset": "The offset of its abort marker.",
     "COLUMN kafka.aborted_transactions.topic_id": "The topic.",
     "COLUMN kafka.aborted_transactions.partition": "Partition number.",
-    "TABLE kafka.transaction_counters": "Counts behind kafka.transaction_stats, in slots that do not wait for each other.",
+    "TABLE kafka.transaction_counters": "Counts behind kafka.transaction_stats, in slots that do not "
+    "wait for each other.",
     "COLUMN kafka.transaction_counters.slot": "0 to 15, by database session.",
     "COLUMN kafka.transaction_counters.started": "Transactions begun.",
     "COLUMN kafka.transaction_counters.committed": "Transactions committed.",
     "COLUMN kafka.transaction_counters.aborted": "Transactions aborted, those below included.",
     "COLUMN kafka.transaction_counters.timed_out": "Transactions aborted because their time was over.",
-    "FUNCTION kafka.end_transaction(bigint, boolean, smallint, text)": "Commits or aborts the open transaction of a producer in "
-    "one go: markers, aborted ranges, last stable offsets, consumer offsets, state and epoch. Called by the gateway.",
-    "FUNCTION kafka.abort_transaction(text)": "For an operator: aborts the open transaction of a transactional id and fences its producer.",
+    "FUNCTION kafka.end_transaction(bigint, boolean, smallint, text)": "Commits or aborts the open transaction of a "
+    "producer in one go: markers, aborted ranges, last stable offsets, consumer offsets, state and epoch. Called by the gateway.",
+    "FUNCTION kafka.abort_transaction(text)": "For an operator: aborts the open transaction of a "
+    "transactional id and fences its producer.",
     "VIEW kafka.open_transactions": "Open transactions with their age, and whose last stable offset they hold back.",
-    "VIEW kafka.transaction_stats": "How many transactions began, were committed, aborted or timed out, and are open now.",
+    "VIEW kafka.transaction_stats": "How many transactions began, were committed, aborted or "
+    "timed out, and are open now.",
 }
 
 GRANTS = """
 DO $grants$
 BEGIN
-    REVOKE ALL ON FUNCTION kafka.abort_transaction(text), kafka.end_transaction(bigint, boolean, smallint, text) FROM PUBLIC;
+    REVOKE ALL ON FUNCTION kafka.abort_transaction(text),
+        kafka.end_transaction(bigint, boolean, smallint, text) FROM PUBLIC;
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'tablewire_gateway') THEN
         GRANT SELECT, INSERT, UPDATE, DELETE ON kafka.transactions, kafka.transaction_partitions,
             kafka.transaction_offsets, kafka.aborted_transactions, kafka.transaction_counters TO tablewire_gateway;

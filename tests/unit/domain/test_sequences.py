@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 
 import pytest
 from hypothesis import settings
@@ -170,7 +172,8 @@ class OneProducer(RuleBasedStateMachine):
             assert was_written, "only what was written may be called a duplicate"
             return
         except OutOfOrderSequence:
-            assert not is_next and not was_written
+            assert not is_next
+            assert not was_written
             return
         if isinstance(decision, Duplicate):
             assert was_written
@@ -199,10 +202,8 @@ class OneProducer(RuleBasedStateMachine):
     @rule(first=st.integers(-5, MAX_SEQUENCE), count=st.integers(-1, SEQUENCES))
     def a_stranger_writes_anything(self, first: int, count: int) -> None:
         """Whatever arrives, the rule answers or refuses; it never fails in another way."""
-        try:
+        with contextlib.suppress(KafkaError):
             decide_append(self.state, BatchIdentity(self.epoch, first, count))
-        except KafkaError as error:
-            assert str(error)
 
     @invariant()
     def nothing_is_twice_or_out_of_order(self) -> None:
@@ -214,9 +215,7 @@ class OneProducer(RuleBasedStateMachine):
             recent = self.state.recent
             assert 1 <= len(recent) <= 5
             assert recent[-1].last == self.state.last_sequence
-            assert all(
-                later.first == next_sequence(earlier.last) for earlier, later in zip(recent, recent[1:], strict=False)
-            )
+            assert all(later.first == next_sequence(earlier.last) for earlier, later in itertools.pairwise(recent))
 
 
 TestOneProducer = OneProducer.TestCase
