@@ -28,9 +28,7 @@ options = {
 
 if context.is_offline_mode():
     # Named parameters: with psycopg's own style each percent sign of the SQL would be printed twice.
-    context.configure(
-        dialect_name="postgresql", dialect_opts={"paramstyle": "named"}, literal_binds=True, **options
-    )
+    context.configure(dialect_name="postgresql", dialect_opts={"paramstyle": "named"}, literal_binds=True, **options)
     with context.begin_transaction():
         context.execute(f"CREATE SCHEMA IF NOT EXISTS {VERSION_SCHEMA}")
         context.run_migrations()

@@ -115,9 +115,7 @@ def _scratch_database(server_url: str, template: str = "template1") -> Iterator[
     name = f"tablewire_test_{secrets.token_hex(6)}"
     database = sql.Identifier(name)
     with psycopg.connect(server_url, autocommit=True) as connection:
-        connection.execute(
-            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(database, sql.Identifier(template))
-        )
+        connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(database, sql.Identifier(template)))
         try:
             yield urlunsplit(urlsplit(server_url)._replace(path=f"/{name}"))
         finally:

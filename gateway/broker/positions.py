@@ -78,9 +78,7 @@ class Positions:
         entry = self._known.get(key)
         if entry is not None:
             state, asked_at = entry
-            self._learn(
-                key, state._replace(next_offset=next_offset, last_stable_offset=last_stable_offset), asked_at
-            )
+            self._learn(key, state._replace(next_offset=next_offset, last_stable_offset=last_stable_offset), asked_at)
         else:
             self._wake(key)
 

@@ -40,9 +40,7 @@ def decide_init(asked: Producer, *, newest_epoch: int | None) -> NewProducer | B
     if asked == NO_PRODUCER:
         return NEW_PRODUCER
     if asked.id < 0 or asked.epoch < 0:
-        raise InvalidRequest(
-            f"producer id {asked.id} and epoch {asked.epoch} must be given together or not at all"
-        )
+        raise InvalidRequest(f"producer id {asked.id} and epoch {asked.epoch} must be given together or not at all")
     if newest_epoch is None:
         return NEW_PRODUCER
     if asked.epoch < newest_epoch:

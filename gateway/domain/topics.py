@@ -154,8 +154,7 @@ def require_partitions_per_request(total: int, *, limit: int = DEFAULT_MAX_PARTI
 def _require_partitions_per_topic(name: str, count: int, limit: int) -> None:
     if count > limit:
         raise PolicyViolation(
-            f"Excessively large number of partitions for topic '{name}': {count},"
-            f" where at most {limit} are allowed."
+            f"Excessively large number of partitions for topic '{name}': {count}, where at most {limit} are allowed."
         )
 
 
@@ -164,8 +163,7 @@ def _require_replication_factor(replication_factor: int) -> None:
         return
     if replication_factor <= 0:
         raise InvalidReplicationFactor(
-            "Replication factor must be larger than 0, or -1 to use the default value;"
-            f" it was {replication_factor}."
+            f"Replication factor must be larger than 0, or -1 to use the default value; it was {replication_factor}."
         )
     raise InvalidReplicationFactor(
         f"Replication factor: {replication_factor} larger than available brokers: 1."
@@ -180,19 +178,13 @@ def _count_assigned(
     known_broker_ids: Collection[int],
 ) -> int:
     if replication_factor != USE_DEFAULT:
-        raise InvalidRequest(
-            "A manual partition assignment was specified, but replication factor was not set to -1."
-        )
+        raise InvalidRequest("A manual partition assignment was specified, but replication factor was not set to -1.")
     if num_partitions != USE_DEFAULT:
-        raise InvalidRequest(
-            "A manual partition assignment was specified, but numPartitions was not set to -1."
-        )
+        raise InvalidRequest("A manual partition assignment was specified, but numPartitions was not set to -1.")
     seen: set[int] = set()
     for partition, broker_ids in assignments:
         if partition in seen:
-            raise InvalidReplicaAssignment(
-                f"Found multiple manual partition assignments for partition {partition}"
-            )
+            raise InvalidReplicaAssignment(f"Found multiple manual partition assignments for partition {partition}")
         seen.add(partition)
         _require_one_known_broker(broker_ids, known_broker_ids)
     if min(seen) != 0 or max(seen) != len(seen) - 1:
@@ -206,8 +198,7 @@ def _require_one_known_broker(broker_ids: Sequence[int], known_broker_ids: Colle
     for position, broker_id in enumerate(broker_ids):
         if broker_id not in known_broker_ids:
             raise InvalidReplicaAssignment(
-                f"The manual partition assignment includes broker {broker_id},"
-                " but no such broker is registered."
+                f"The manual partition assignment includes broker {broker_id}, but no such broker is registered."
             )
         # Looking back is cheap only because the second known broker already ends the loop below.
         if broker_id in broker_ids[:position]:

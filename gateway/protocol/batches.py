@@ -187,9 +187,7 @@ def decode_produced(records: bytes, limits: BatchLimits) -> ProducedBatch:
     if computed_crc != crc:
         raise CorruptMessage(f"the batch's CRC is {crc:#010x}, its content has {computed_crc:#010x}")
     if size_bytes != len(records):
-        raise InvalidRecord(
-            f"expected one batch of {size_bytes} bytes, {len(records) - size_bytes} more follow"
-        )
+        raise InvalidRecord(f"expected one batch of {size_bytes} bytes, {len(records) - size_bytes} more follow")
     if base_offset != 0:
         raise InvalidRecord(f"a produced batch starts at offset 0, received {base_offset}")
     if attributes & _CONTROL_BIT:
@@ -199,15 +197,11 @@ def decode_produced(records: bytes, limits: BatchLimits) -> ProducedBatch:
     if record_count <= 0 or last_offset_delta != record_count - 1:
         raise InvalidRecord(f"{record_count} records with a last offset delta of {last_offset_delta}")
     if record_count > limits.max_elements:
-        raise MessageTooLarge(
-            f"{record_count} records in one batch, at most {limits.max_elements} are allowed"
-        )
+        raise MessageTooLarge(f"{record_count} records in one batch, at most {limits.max_elements} are allowed")
     if producer_id < 0:
         producer_id = producer_epoch = base_sequence = -1
     elif producer_epoch < 0 or base_sequence < 0:
-        raise InvalidRecord(
-            f"producer {producer_id} with epoch {producer_epoch} and sequence {base_sequence}"
-        )
+        raise InvalidRecord(f"producer {producer_id} with epoch {producer_epoch} and sequence {base_sequence}")
 
     plain = _decompressed(view, attributes, limits)
     columns = _read_records(plain, record_count, base_timestamp, limits.max_elements)
@@ -358,9 +352,7 @@ def _read_strictly(plain: memoryview, record_count: int, base_timestamp: int, ma
             raise _too_many_elements(max_elements)
         columns.headers.append([(reader.text(), reader.nullable_bytes()) for _ in range(header_count)])
         if reader.position != end:
-            raise InvalidRecord(
-                f"record {index} says it has {length} bytes, it has {length + reader.position - end}"
-            )
+            raise InvalidRecord(f"record {index} says it has {length} bytes, it has {length + reader.position - end}")
     if reader.position != len(plain):
         raise InvalidRecord(f"{len(plain) - reader.position} bytes follow the last of {record_count} records")
     return columns
@@ -586,9 +578,7 @@ def _array_field(element_oid: int, elements: Sequence[bytes | None]) -> bytes:
     return _INT32.pack(len(content)) + content
 
 
-def stored_form(
-    batch: ProducedBatch, *, base_offset: int, leader_epoch: int, log_append_time_ms: int | None
-) -> bytes:
+def stored_form(batch: ProducedBatch, *, base_offset: int, leader_epoch: int, log_append_time_ms: int | None) -> bytes:
     """Return the batch as a broker serves it: offset, leader epoch and the topic's kind of timestamp set."""
     view = memoryview(batch.data)
     header = bytearray(view[:_OVERHEAD_BYTES])
@@ -651,11 +641,7 @@ def _is_one_batch(rows: RowRange) -> bool:
         return False
     if set(rows.control_types) != {None} or set(rows.timestamp_types) != {CREATE_TIME}:
         return False
-    if (
-        len(set(rows.producer_ids)) != 1
-        or len(set(rows.producer_epochs)) != 1
-        or len(set(rows.is_transactional)) != 1
-    ):
+    if len(set(rows.producer_ids)) != 1 or len(set(rows.producer_epochs)) != 1 or len(set(rows.is_transactional)) != 1:
         return False
     # A record's sequence follows from its offset, so gaps that compaction left do no harm.
     sequences = rows.sequences

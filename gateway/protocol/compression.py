@@ -93,9 +93,7 @@ def _unsnappy(data: memoryview, output: memoryview) -> int:
 def _unsnappy_block(block: memoryview, output: memoryview) -> int:
     claimed = cramjam.snappy.decompress_raw_len(block)
     if claimed > len(output):
-        raise MessageTooLarge(
-            f"a snappy block of {claimed} bytes is beyond the limit; {len(output)} bytes were left"
-        )
+        raise MessageTooLarge(f"a snappy block of {claimed} bytes is beyond the limit; {len(output)} bytes were left")
     return int(cramjam.snappy.decompress_raw_into(block, output))
 
 

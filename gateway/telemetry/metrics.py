@@ -23,22 +23,16 @@ __all__ = [
 
 REQUESTS = Counter("tablewire_requests", "Requests begun.", ["api", "version"])
 CONNECTIONS = Gauge("tablewire_connections", "Client connections open now.")
-MALFORMED = Counter(
-    "tablewire_malformed", "Connections closed because the peer sent something that is no request."
-)
+MALFORMED = Counter("tablewire_malformed", "Connections closed because the peer sent something that is no request.")
 UNEXPECTED = Counter("tablewire_unexpected_errors", "Requests that failed for a reason nobody foresaw.")
 PRODUCED_RECORDS = Counter("tablewire_produced_records", "Records written.")
 PRODUCED_BYTES = Counter("tablewire_produced_bytes", "Bytes of batches written, as they arrived.")
-DUPLICATES = Counter(
-    "tablewire_duplicate_batches", "Retried batches answered with the offset of their first write."
-)
+DUPLICATES = Counter("tablewire_duplicate_batches", "Retried batches answered with the offset of their first write.")
 SEQUENCE_REFUSALS = Counter(
     "tablewire_sequence_refusals", "Batches refused for their sequence or their producer's epoch.", ["error"]
 )
 PRODUCERS_FENCED = Counter("tablewire_producers_fenced", "InitProducerId requests that named a fenced epoch.")
-ACTIVE_PRODUCERS = Gauge(
-    "tablewire_active_producers", "Idempotent producers that wrote in the last five minutes."
-)
+ACTIVE_PRODUCERS = Gauge("tablewire_active_producers", "Idempotent producers that wrote in the last five minutes.")
 TRANSACTIONS = Gauge("tablewire_transactions", "Transactions of all gateways since the schema was made.", ["outcome"])
 OPEN_TRANSACTIONS = Gauge("tablewire_open_transactions", "Transactions that are open now.")
 OLDEST_OPEN_TRANSACTION_SECONDS = Gauge("tablewire_oldest_open_transaction_seconds", "Age of the oldest open one.")

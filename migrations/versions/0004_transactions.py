@@ -260,7 +260,8 @@ COMMENTS = {
     "COLUMN kafka.transaction_counters.aborted": "Transactions aborted, those below included.",
     "COLUMN kafka.transaction_counters.timed_out": "Transactions aborted because their time was over.",
     "FUNCTION kafka.end_transaction(bigint, boolean, smallint, text)": "Commits or aborts the open transaction of a "
-    "producer in one go: markers, aborted ranges, last stable offsets, consumer offsets, state and epoch. Called by the gateway.",
+    "producer in one go: markers, aborted ranges, last stable offsets, consumer offsets, state and epoch. Called by "
+    "the gateway.",
     "FUNCTION kafka.abort_transaction(text)": "For an operator: aborts the open transaction of a "
     "transactional id and fences its producer.",
     "VIEW kafka.open_transactions": "Open transactions with their age, and whose last stable offset they hold back.",

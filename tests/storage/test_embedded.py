@@ -58,8 +58,7 @@ def test_data_port_and_password_outlive_a_restart(data_dir: Path) -> None:
 def test_the_gateway_gets_an_ordinary_role_behind_a_password_only_we_can_read(data_dir: Path) -> None:
     with EmbeddedPostgres(data_dir) as server, psycopg.connect(server.url) as connection:
         role = connection.execute(
-            "SELECT rolsuper, rolcreaterole, rolcreatedb, rolreplication"
-            " FROM pg_roles WHERE rolname = current_user"
+            "SELECT rolsuper, rolcreaterole, rolcreatedb, rolreplication FROM pg_roles WHERE rolname = current_user"
         ).fetchone()
         assert role == (False, False, False, False)
         with pytest.raises(psycopg.OperationalError, match="password authentication failed"):

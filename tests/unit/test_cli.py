@@ -33,9 +33,7 @@ def test_version(tablewire) -> None:
     assert tablewire("--version").stdout == f"tablewire {metadata.version('tablewire')}\n"
 
 
-def test_check_config_says_that_the_settings_can_be_used_and_starts_nothing(
-    tablewire, tmp_path: Path
-) -> None:
+def test_check_config_says_that_the_settings_can_be_used_and_starts_nothing(tablewire, tmp_path: Path) -> None:
     done = tablewire("serve", "--check-config", "--listen", "127.0.0.1:1")
     assert (done.returncode, done.stdout) == (0, "The settings can be used.\n")
     assert not (tmp_path / ".tablewire").exists()

@@ -91,9 +91,7 @@ def test_an_unknown_key_in_the_file_is_refused_with_the_nearest_known_one() -> N
 
 def test_an_unknown_variable_is_refused_with_the_nearest_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TABLEWIRE_LISTN", "x")
-    with pytest.raises(
-        SettingsError, match=r"^Unknown variable TABLEWIRE_LISTN; did you mean TABLEWIRE_LISTEN\?$"
-    ):
+    with pytest.raises(SettingsError, match=r"^Unknown variable TABLEWIRE_LISTN; did you mean TABLEWIRE_LISTEN\?$"):
         load_settings()
 
 

@@ -29,9 +29,7 @@ from gateway.errors import (
 )
 
 ALLOWED = string.ascii_letters + string.digits + "._-"
-valid_names = st.text(ALLOWED, min_size=1, max_size=MAX_NAME_LENGTH).filter(
-    lambda name: name not in (".", "..")
-)
+valid_names = st.text(ALLOWED, min_size=1, max_size=MAX_NAME_LENGTH).filter(lambda name: name not in (".", ".."))
 
 Assignments = list[tuple[int, list[int]]]
 
@@ -238,9 +236,7 @@ def test_an_assignment_counts_against_the_limit() -> None:
     st.lists(st.tuples(st.integers(-1, 3), st.lists(st.integers(0, 3), max_size=3)), min_size=1, max_size=4),
     st.frozensets(st.integers(0, 3)),
 )
-def test_an_assignment_is_accepted_exactly_when_it_is_complete(
-    assignments: Assignments, known: frozenset[int]
-) -> None:
+def test_an_assignment_is_accepted_exactly_when_it_is_complete(assignments: Assignments, known: frozenset[int]) -> None:
     partitions = [partition for partition, _ in assignments]
     complete = sorted(partitions) == list(range(len(partitions)))
     complete = complete and all(len(ids) == 1 and ids[0] in known for _, ids in assignments)

@@ -145,9 +145,7 @@ def decoded_records(batch: ProducedBatch) -> list[Sent]:
     headers = batch.headers or [[]] * batch.record_count
     return [
         Sent(timestamp, key, value, tuple(pairs))
-        for timestamp, key, value, pairs in zip(
-            batch.timestamps_ms, batch.keys, batch.values, headers, strict=True
-        )
+        for timestamp, key, value, pairs in zip(batch.timestamps_ms, batch.keys, batch.values, headers, strict=True)
     ]
 
 
@@ -180,9 +178,7 @@ def test_what_aiokafka_wrote_is_read(records: list[Sent], codec: int) -> None:
 @given(record_lists)
 def test_the_strict_reader_agrees_with_the_quick_one(records: list[Sent]) -> None:
     data = build(records)
-    strict = batches._read_strictly(
-        memoryview(data), len(records), struct.unpack_from(">q", data, 27)[0], 10_000
-    )
+    strict = batches._read_strictly(memoryview(data), len(records), struct.unpack_from(">q", data, 27)[0], 10_000)
     batch = decode_produced(data, LIMITS)
     assert strict == (batch.timestamps_ms, batch.keys, batch.values, batch.headers or [[]] * len(records))
 
@@ -215,9 +211,7 @@ def test_sequences_wrap_to_zero() -> None:
 
 # --- refusals --------------------------------------------------------------------------------
 
-PLAIN_RECORD = bytes(
-    [14, 0, 0, 0, 1, 2, 65, 0]
-)  # length 7, attributes, deltas 0, null key, value "A", no headers
+PLAIN_RECORD = bytes([14, 0, 0, 0, 1, 2, 65, 0])  # length 7, attributes, deltas 0, null key, value "A", no headers
 
 
 def damaged(batch: bytes, position: int) -> bytes:
@@ -305,15 +299,9 @@ def one(*record: int) -> bytes:
         pytest.param(build([Sent(-2)]), InvalidTimestamp, id="timestamp -2"),
         pytest.param(build([Sent(-(2**63))]), InvalidTimestamp, id="timestamp of the smallest int64"),
         pytest.param(build([Sent(2**63 - 1)]), InvalidTimestamp, id="timestamp of the largest int64"),
-        pytest.param(
-            build([Sent(MAX_TIMESTAMP_MS + 1)]), InvalidTimestamp, id="timestamp after PostgreSQL's last"
-        ),
-        pytest.param(
-            patched(GOOD, "q", BASE_TIMESTAMP, 2**63 - 1), InvalidTimestamp, id="timestamps that overflow"
-        ),
-        pytest.param(
-            one(14, 0, 0, 0, 0xFE, 0xFF, 0xFF, 0xFF, 0x0F), InvalidRecord, id="key of two gigabytes"
-        ),
+        pytest.param(build([Sent(MAX_TIMESTAMP_MS + 1)]), InvalidTimestamp, id="timestamp after PostgreSQL's last"),
+        pytest.param(patched(GOOD, "q", BASE_TIMESTAMP, 2**63 - 1), InvalidTimestamp, id="timestamps that overflow"),
+        pytest.param(one(14, 0, 0, 0, 0xFE, 0xFF, 0xFF, 0xFF, 0x0F), InvalidRecord, id="key of two gigabytes"),
         pytest.param(
             one(14, 0, 0, 0, *[0xFE, *[0xFF] * 8, 0x01], 0, 0),
             InvalidRecord,
@@ -333,13 +321,9 @@ def one(*record: int) -> bytes:
         pytest.param(one(18, 0, 0, 0, 1, 1, 2, 2, 0xFF, 1), InvalidRecord, id="header key not UTF-8"),
         pytest.param(one(18, 0, 0, 0, 1, 1, 2, 2, 0, 1), InvalidRecord, id="header key with NUL"),
         pytest.param(one(14, 0, 0, 0, 1, 1, 0xFE, 0x7F), InvalidRecord, id="8191 headers announced"),
-        pytest.param(
-            one(20, 0, 0, 0, 1, 1, 0xFE, 0xFF, 0xFF, 0xFF, 0x0F), MessageTooLarge, id="2^31-1 headers"
-        ),
+        pytest.param(one(20, 0, 0, 0, 1, 1, 0xFE, 0xFF, 0xFF, 0xFF, 0x0F), MessageTooLarge, id="2^31-1 headers"),
         pytest.param(one(14, 0, 0, 0, 1, 1, 2, 0x81), InvalidRecord, id="ends inside a header's number"),
-        pytest.param(
-            one(16, 0, 0, 0, 1, 1, 0x10, 0, 0x81), InvalidRecord, id="ends inside a null, headers to come"
-        ),
+        pytest.param(one(16, 0, 0, 0, 1, 1, 0x10, 0, 0x81), InvalidRecord, id="ends inside a null, headers to come"),
         pytest.param(
             one(0x8E, 0x80, 0x80, 0x80, 0x80, 0, 0, 0, 0, 1, 2, 65, 0),
             InvalidRecord,
@@ -347,12 +331,8 @@ def one(*record: int) -> bytes:
         ),
         pytest.param(one(30, 0, *[0x80] * 10, 0, 0, 1, 1, 0), InvalidRecord, id="varlong of eleven bytes"),
         pytest.param(one(*[0x80] * 20), InvalidRecord, id="a number without end"),
-        pytest.param(
-            one(0x8E, 0x80, 0x80, 0x80, 0x10, *PLAIN_RECORD[1:]), InvalidRecord, id="length of 33 bits"
-        ),
-        pytest.param(
-            with_payload(PLAIN_RECORD + b"xx", count=1), InvalidRecord, id="bytes after the last record"
-        ),
+        pytest.param(one(0x8E, 0x80, 0x80, 0x80, 0x10, *PLAIN_RECORD[1:]), InvalidRecord, id="length of 33 bits"),
+        pytest.param(with_payload(PLAIN_RECORD + b"xx", count=1), InvalidRecord, id="bytes after the last record"),
     ],
 )
 def test_a_batch_that_is_wrong_is_refused(sent: bytes, refusal: type[KafkaError]) -> None:
@@ -379,9 +359,7 @@ def test_bytes_after_the_records_are_refused_inside_compression_too(codec: int) 
             compressor.compress(payload)
             data = bytes(compressor.finish())
         else:
-            compress = {1: cramjam.gzip.compress, 2: cramjam.snappy.compress_raw, 4: cramjam.zstd.compress}[
-                codec
-            ]
+            compress = {1: cramjam.gzip.compress, 2: cramjam.snappy.compress_raw, 4: cramjam.zstd.compress}[codec]
             data = bytes(compress(payload))
         sent = with_payload(data, count=3, codec=codec)
         if is_good:
@@ -409,9 +387,7 @@ def test_the_size_limit_counts_the_whole_batch_and_comes_before_the_crc() -> Non
 def test_decompressed_records_have_a_limit_of_their_own(codec: int) -> None:
     data = build([Sent(value=bytes(100_000))], codec=codec)
     size_bytes = decode_produced(data, LIMITS).payload_bytes
-    assert decode_produced(data, replace(LIMITS, max_decompressed_bytes=size_bytes)).values == [
-        bytes(100_000)
-    ]
+    assert decode_produced(data, replace(LIMITS, max_decompressed_bytes=size_bytes)).values == [bytes(100_000)]
     with pytest.raises(MessageTooLarge):
         decode_produced(data, replace(LIMITS, max_decompressed_bytes=size_bytes - 1))
 
@@ -428,9 +404,7 @@ def test_records_and_headers_together_have_a_limit() -> None:
     [
         pytest.param([14, 0x7F, 0, 0, 1, 2, 65, 0], id="attributes 0x7f"),
         pytest.param([14, 0x80, 0, 0, 1, 2, 65, 0], id="attributes 0x80"),
-        pytest.param(
-            [0x8E, 0x80, 0x80, 0x80, 0, 0, 0, 0, 1, 2, 65, 0], id="length as a varint of five bytes"
-        ),
+        pytest.param([0x8E, 0x80, 0x80, 0x80, 0, 0, 0, 0, 1, 2, 65, 0], id="length as a varint of five bytes"),
         pytest.param([14, 0, 0, 0, 9, 2, 65, 0], id="key length -5 is null"),
     ],
 )
@@ -537,9 +511,7 @@ except MessageTooLarge:
 
 @pytest.mark.parametrize("kind", ["headers", "spread headers", "records"])
 def test_many_small_objects_take_little_memory(kind: str) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", MANY_OBJECTS, kind], capture_output=True, check=False, text=True
-    )
+    run = subprocess.run([sys.executable, "-c", MANY_OBJECTS, kind], capture_output=True, check=False, text=True)
     assert run.returncode == 0, run.stderr
     assert int(run.stdout) < 2 * 64 * 1024
 
@@ -601,9 +573,7 @@ def test_records_become_rows(
     log_append_time_ms: int | None,
 ) -> None:
     batch = decode_produced(build(records, producer=producer, is_transactional=is_transactional), LIMITS)
-    data = copy_rows(
-        batch, topic_id=7, partition=3, base_offset=1 << 40, log_append_time_ms=log_append_time_ms
-    )
+    data = copy_rows(batch, topic_id=7, partition=3, base_offset=1 << 40, log_append_time_ms=log_append_time_ms)
     producer_id, epoch, sequence = producer
     assert parse_copy(data) == [
         {
@@ -763,9 +733,7 @@ def stored_rows(draw: st.DrawFn) -> list[Row]:
         )
         if producer_id is not None:
             sequence = draw(st.sampled_from([offset % 2**31, offset % 2**31, 2**31 - 1, 0]))
-            row = replace(
-                row, producer_id=producer_id, producer_epoch=draw(st.integers(0, 1)), sequence=sequence
-            )
+            row = replace(row, producer_id=producer_id, producer_epoch=draw(st.integers(0, 1)), sequence=sequence)
             if draw(st.integers(0, 4)) == 0:
                 kind = draw(st.integers(0, 1))
                 row = replace(row, sequence=None, control_type=kind, key=struct.pack(">hh", 0, kind))
@@ -781,9 +749,7 @@ def test_rows_come_back_as_they_were(rows: list[Row]) -> None:
 
 @given(record_lists, st.booleans())
 def test_what_was_written_as_rows_is_served_from_them(records: list[Sent], is_transactional: bool) -> None:
-    batch = decode_produced(
-        build(records, producer=(5, 6, 2**31 - 2), is_transactional=is_transactional), LIMITS
-    )
+    batch = decode_produced(build(records, producer=(5, 6, 2**31 - 2), is_transactional=is_transactional), LIMITS)
     rows = [
         Row(
             offset=row["offset"],
@@ -796,17 +762,14 @@ def test_what_was_written_as_rows_is_served_from_them(records: list[Sent], is_tr
             sequence=row["sequence"],
             is_transactional=row["is_transactional"],
         )
-        for row in parse_copy(
-            copy_rows(batch, topic_id=1, partition=0, base_offset=10, log_append_time_ms=None)
-        )
+        for row in parse_copy(copy_rows(batch, topic_id=1, partition=0, base_offset=10, log_append_time_ms=None))
     ]
     assert rows_read_back(encode_rows(row_range(rows), leader_epoch=4)) == rows
 
 
 def batch_offsets(rows: list[Row]) -> list[list[int]]:
     return [
-        [record.offset for record in records]
-        for _, records in read_back(encode_rows(row_range(rows), leader_epoch=4))
+        [record.offset for record in records] for _, records in read_back(encode_rows(row_range(rows), leader_epoch=4))
     ]
 
 
@@ -834,13 +797,9 @@ def test_sequences_that_wrap_stay_in_one_batch() -> None:
     [
         pytest.param(Row(1, producer_id=2, producer_epoch=0, sequence=1), id="another producer"),
         pytest.param(Row(1, producer_id=1, producer_epoch=1, sequence=1), id="another epoch"),
-        pytest.param(
-            Row(1, producer_id=1, producer_epoch=0, sequence=5), id="a sequence that does not follow"
-        ),
+        pytest.param(Row(1, producer_id=1, producer_epoch=0, sequence=5), id="a sequence that does not follow"),
         pytest.param(Row(1), id="no producer"),
-        pytest.param(
-            Row(1, producer_id=1, producer_epoch=0, sequence=1, is_transactional=True), id="in a transaction"
-        ),
+        pytest.param(Row(1, producer_id=1, producer_epoch=0, sequence=1, is_transactional=True), id="in a transaction"),
         pytest.param(
             Row(1, producer_id=1, producer_epoch=0, sequence=1, timestamp_type=1),
             id="another kind of timestamp",

@@ -172,9 +172,7 @@ def test_an_unknown_codec_is_refused(codec: int) -> None:
     content=st.binary(max_size=200),
     cuts=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=4),
 )
-def test_damage_comes_out_as_a_refusal_or_as_bytes(
-    codec: int, content: bytes, cuts: list[tuple[int, int]]
-) -> None:
+def test_damage_comes_out_as_a_refusal_or_as_bytes(codec: int, content: bytes, cuts: list[tuple[int, int]]) -> None:
     data = bytearray(compress(codec, content))
     for position, byte in cuts:
         data[position % len(data)] = byte
