@@ -109,15 +109,15 @@ def jar_directory() -> Path:
     return directory / "jars"
 
 
-def compiled_client() -> list[str]:
-    """The class path of `JavaClient`, compiled into the cache once per version of its source."""
+def compiled(source: Path) -> list[str]:
+    """The class path of a program of ours, compiled into the cache once per version of its source."""
     jars = jar_directory()
-    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
     classes = jars.parent / f"classes-{digest}"
     if not (classes / ".complete").exists():
         classes.mkdir(exist_ok=True)
         subprocess.run(
-            ["javac", "-nowarn", "-cp", f"{jars}/*", "-d", str(classes), str(SOURCE)],
+            ["javac", "-nowarn", "-cp", f"{jars}/*", "-d", str(classes), str(source)],
             check=True,
             capture_output=True,
             text=True,
@@ -144,7 +144,7 @@ class JavaClient:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            ["java", *JVM_OPTIONS, *compiled_client(), "JavaClient"],
+            ["java", *JVM_OPTIONS, *compiled(SOURCE), "JavaClient"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
