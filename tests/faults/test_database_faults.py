@@ -237,7 +237,7 @@ def test_two_gateways_write_the_same_partitions_at_the_same_time(
         Workload([proxy.address] * 4, topics[0], partitions=PARTITIONS) as idempotent,
         Workload([proxy.address] * 2, topics[1], partitions=PARTITIONS, is_idempotent=False) as plain,
     ):
-        idempotent.wait_for_more(2000)
+        idempotent.wait_for_more(1000)
         proxy.cut_every = 20  # from now on retries come, and many of them to the other gateway
         wait_for(lambda: proxy.cuts >= 30, wanted=True, timeout_s=40)
         proxy.cut_every = 0
@@ -256,11 +256,10 @@ def test_one_of_two_gateways_dies_while_both_write_the_same_partitions(
     gateways, proxy = balanced
     topic = new_topic(gateways[0])
     with Workload([proxy.address] * 3, topic, partitions=PARTITIONS) as workload:
-        for gateway in gateways:
-            workload.wait_for_more()
-            gateway.kill9()
-            workload.wait_for_more()  # through the other one
-            gateway.restart()
+        workload.wait_for_more()
+        gateways[1].kill9()
+        workload.wait_for_more()  # through the other one
+        gateways[1].restart()
         workload.wait_for_more()
         audit(database_url, workload.stop())
 

@@ -123,8 +123,8 @@ class Proxy:
         try:
             upstream_reader, upstream = await asyncio.open_connection(HOST, next(self._targets), limit=1 << 20)
             await _Relay(self, reader, writer, upstream_reader, upstream).run()
-        except IO_ERRORS:
-            pass  # the gateway is down, or either side went away: the client sees a closed connection
+        except (*IO_ERRORS, asyncio.CancelledError):
+            pass  # the proxy stops, the gateway is down, or either side went away: the client sees a closed connection
         finally:
             writer.close()
             self._connections.discard(task)

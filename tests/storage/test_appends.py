@@ -1,0 +1,431 @@
+"""The write path against a real database, with the races made on purpose: other writers, locks, lost answers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+
+from gateway.broker import appends as appends_module
+from gateway.broker.appends import Append, Appended, Appends, Written
+from gateway.errors import (
+    InvalidRecord,
+    KafkaError,
+    NotLeaderOrFollower,
+    OutOfOrderSequence,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
+from gateway.protocol.batches import BatchLimits, decode_produced
+from gateway.storage.database import Database
+from gateway.storage.keys import PartitionKey
+from gateway.storage.log import PartitionState
+from tests.support.auditor import require_nothing_held
+from tests.support.handmade import StoredRow, make_batch, stored_rows
+
+LIMITS = BatchLimits(max_batch_bytes=1 << 20, max_decompressed_bytes=1 << 20)
+TIMEOUT_S = 20
+TOPIC = "t"
+
+
+class Gateway:
+    """The part of a gateway that writes: one writer, and what it told the rest."""
+
+    def __init__(self, database: Database, *, timeout_ms: int) -> None:
+        self.written: list[Written] = []
+        self.appends = Appends(
+            database, writers=1, max_bytes=1 << 20, timeout_ms=timeout_ms, on_written=self.written.append
+        )
+
+    def submit(self, key: PartitionKey, values: Sequence[bytes], **identity: int) -> asyncio.Future[Appended]:
+        append = Append(key, decode_produced(make_batch(values, **identity), LIMITS), uses_log_append_time=False)
+        self.appends.submit(append)
+        return append.done
+
+    async def append(self, key: PartitionKey, values: Sequence[bytes], **identity: int) -> int:
+        async with asyncio.timeout(TIMEOUT_S):
+            return (await self.submit(key, values, **identity)).base_offset
+
+
+@pytest.fixture
+async def start(database_url: str) -> AsyncIterator[Callable[..., Any]]:
+    async with AsyncExitStack() as stack:
+
+        async def start(*, url: str = database_url, timeout_ms: int = 10_000) -> Gateway:
+            database = Database(url, connections=2, timeout_ms=timeout_ms, prepared_statements=True)
+            gateway = Gateway(database, timeout_ms=timeout_ms)
+            stack.push_async_callback(gateway.appends.stop)
+            return gateway
+
+        yield start
+
+
+@pytest.fixture
+def key(database_url: str) -> PartitionKey:
+    """Partition 0 of a topic with four."""
+    with psycopg.connect(database_url) as connection:
+        row = connection.execute(
+            "INSERT INTO kafka.topics (name, partition_count) VALUES (%s, 4) RETURNING topic_id", [TOPIC]
+        ).fetchone()
+        assert row is not None
+        connection.execute(
+            "INSERT INTO kafka.partitions (topic_id, partition) SELECT %s, generate_series(0, 3)", [row[0]]
+        )
+        connection.execute("SELECT kafka.create_topic_storage(%s)", [row[0]])
+    return PartitionKey(row[0], 0)
+
+
+@pytest.fixture
+def producer_id(database_url: str) -> int:
+    with psycopg.connect(database_url) as connection:
+        row = connection.execute("INSERT INTO kafka.producer_ids DEFAULT VALUES RETURNING producer_id").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+@pytest.fixture
+async def holder(database_url: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    """Somebody else's session, for locks that are held on purpose."""
+    async with await psycopg.AsyncConnection.connect(database_url) as connection:
+        yield connection
+
+
+async def until_waiting(database_url: str, sessions: int = 1) -> None:
+    """Return when that many sessions of gateways wait for a lock."""
+    async with (
+        asyncio.timeout(TIMEOUT_S),
+        await psycopg.AsyncConnection.connect(database_url, autocommit=True) as connection,
+    ):
+        while True:
+            cursor = await connection.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tablewire'"
+                " AND datname = current_database() AND wait_event_type = 'Lock'"
+            )
+            if (await cursor.fetchone() or (0,))[0] >= sessions:
+                return
+            await asyncio.sleep(0.01)
+
+
+async def values_of(database_url: str) -> list[bytes]:
+    rows = await rows_of(database_url)
+    assert [row.offset for row in rows] == list(range(len(rows)))
+    return [row.value for row in rows]
+
+
+async def rows_of(database_url: str) -> list[StoredRow]:
+    return await asyncio.to_thread(stored_rows, database_url, TOPIC)
+
+
+# --- other writers ---------------------------------------------------------------------------
+
+
+async def test_partition_that_another_gateway_moved_is_read_again(
+    start: Callable[..., Any], key: PartitionKey, producer_id: int, database_url: str
+) -> None:
+    one, other = await start(), await start()
+    assert await one.append(key, [b"0"], producer_id=producer_id, epoch=0, sequence=0) == 0
+    assert await one.append(key, [b"1"], producer_id=producer_id, epoch=0, sequence=1) == 1  # from memory
+    assert await other.append(key, [b"2", b"3"], producer_id=producer_id, epoch=0, sequence=2) == 2
+    # Memory says that sequence 2 is next, at offset 2: both are old.
+    assert await one.append(key, [b"2", b"3"], producer_id=producer_id, epoch=0, sequence=2) == 2
+    assert await one.append(key, [b"4"], producer_id=producer_id, epoch=0, sequence=4) == 4
+    assert await values_of(database_url) == [b"0", b"1", b"2", b"3", b"4"]
+    # Consumers are told of what was written, never of duplicates.
+    assert [batch[:2] for written in one.written for batch in written.batches] == [(0, 1), (1, 2), (4, 5)]
+
+
+async def test_duplicate_in_memory_is_not_believed_after_a_newer_epoch_came_through_another_gateway(
+    start: Callable[..., Any], key: PartitionKey, producer_id: int
+) -> None:
+    one, other = await start(), await start()
+    assert await one.append(key, [b"old"], producer_id=producer_id, epoch=0, sequence=0) == 0
+    assert await other.append(key, [b"new"], producer_id=producer_id, epoch=1, sequence=0) == 1
+    with pytest.raises(KafkaError, match="the producer's epoch is 1, received 0"):
+        await one.append(key, [b"old"], producer_id=producer_id, epoch=0, sequence=0)
+
+
+async def test_refusal_in_memory_is_not_believed_when_the_missing_batch_came_through_another_gateway(
+    start: Callable[..., Any], key: PartitionKey, producer_id: int
+) -> None:
+    one, other = await start(), await start()
+    assert await one.append(key, [b"0"], producer_id=producer_id, epoch=0, sequence=0) == 0
+    assert await other.append(key, [b"1"], producer_id=producer_id, epoch=0, sequence=1) == 1
+    # To the first gateway this looks like a gap.
+    assert await one.append(key, [b"2"], producer_id=producer_id, epoch=0, sequence=2) == 2
+
+
+async def test_many_writers_of_the_same_partitions_leave_no_gap(
+    start: Callable[..., Any], key: PartitionKey, database_url: str
+) -> None:
+    gateways = [await start() for _ in range(3)]
+    keys = [PartitionKey(key.topic_id, partition) for partition in range(4)]
+    done = [
+        gateway.submit(one, [b"%d" % n], producer_id=10**10 + number, epoch=0, sequence=n)
+        for n in range(50)
+        for one in keys
+        for number, gateway in enumerate(gateways)
+    ]
+    plain = [gateways[n % 3].submit(keys[n % 4], [b"plain"] * 3) for n in range(300)]
+    async with asyncio.timeout(TIMEOUT_S):
+        await asyncio.gather(*done, *plain)
+    rows = await rows_of(database_url)
+    assert len(rows) == 50 * 4 * 3 + 300 * 3
+    for _, of_partition in itertools.groupby(rows, key=lambda row: row.partition):
+        found = list(of_partition)
+        assert [row.offset for row in found] == list(range(len(found)))
+        for number in range(3):
+            sequences = [row.sequence for row in found if row.producer_id == 10**10 + number]
+            assert sequences == list(range(50))
+
+
+async def test_batch_and_its_retry_in_one_group_are_written_once(
+    start: Callable[..., Any], key: PartitionKey, producer_id: int, database_url: str
+) -> None:
+    gateway = await start()
+    done = [
+        gateway.submit(key, [b"%d" % sequence], producer_id=producer_id, epoch=0, sequence=sequence)
+        for sequence in (0, 0, 1, 0, 2, 1)
+    ]
+    async with asyncio.timeout(TIMEOUT_S):
+        assert [(await one).base_offset for one in done] == [0, 0, 1, 0, 2, 1]
+    assert await values_of(database_url) == [b"0", b"1", b"2"]
+
+
+# --- topics that go --------------------------------------------------------------------------
+
+
+async def test_topic_deleted_meanwhile_is_unknown(
+    start: Callable[..., Any], key: PartitionKey, producer_id: int, holder: psycopg.AsyncConnection[Any]
+) -> None:
+    gateway = await start()
+    assert await gateway.append(key, [b"0"], producer_id=producer_id, epoch=0, sequence=0) == 0
+    await holder.execute("DELETE FROM kafka.topics")
+    await holder.commit()
+    for identity in ({"producer_id": producer_id, "epoch": 0, "sequence": 1}, {}):
+        with pytest.raises(UnknownTopicOrPartition):
+            await gateway.append(key, [b"1"], **identity)
+
+
+async def is_victim(holder: psycopg.AsyncConnection[Any], query: bytes) -> bool:
+    """Close the circle of locks: whether PostgreSQL ended our transaction, not the writer's. It chooses by time."""
+    try:
+        await holder.execute(query)
+    except psycopg.errors.DeadlockDetected:
+        await holder.rollback()
+        return True
+    await holder.commit()
+    return False
+
+
+async def test_deletion_that_waits_for_a_writer_is_no_deadlock_to_producers(
+    start: Callable[..., Any], key: PartitionKey, holder: psycopg.AsyncConnection[Any], database_url: str
+) -> None:
+    """The first batch of a producer looks at the topic's row, which a deletion holds before it wants the partition's:
+    PostgreSQL ends one of them. The writer tries again."""
+    gateway = await start()
+    assert await gateway.append(key, [b"plain"]) == 0
+    for attempt in range(1, 6):
+        await holder.execute("SELECT FROM kafka.topics FOR UPDATE")
+        done = gateway.submit(key, [b"x"], producer_id=10**10 + attempt, epoch=0, sequence=0)
+        await until_waiting(database_url)
+        was_victim = await is_victim(holder, b"DELETE FROM kafka.topics")
+        async with asyncio.timeout(TIMEOUT_S):
+            if not was_victim:
+                with pytest.raises(UnknownTopicOrPartition):
+                    await done
+                return
+            assert (await done).base_offset == attempt
+    pytest.fail("PostgreSQL never chose the writer")
+
+
+async def test_deadlock_is_invisible_to_producers(
+    start: Callable[..., Any],
+    key: PartitionKey,
+    producer_id: int,
+    holder: psycopg.AsyncConnection[Any],
+    database_url: str,
+) -> None:
+    gateway = await start()
+    assert await gateway.append(key, [b"0"], producer_id=producer_id, epoch=0, sequence=0) == 0
+    for sequence in range(1, 6):
+        await holder.execute("SELECT FROM kafka.producer_sequences FOR UPDATE")
+        done = gateway.submit(key, [b"%d" % sequence], producer_id=producer_id, epoch=0, sequence=sequence)
+        await until_waiting(database_url)
+        # The writer holds the partition's row and wants the producer's.
+        was_victim = await is_victim(holder, b"UPDATE kafka.partitions SET leader_epoch = leader_epoch")
+        async with asyncio.timeout(TIMEOUT_S):
+            assert (await done).base_offset == sequence
+        assert await values_of(database_url) == [b"%d" % n for n in range(sequence + 1)]
+        if not was_victim:
+            return
+    pytest.fail("PostgreSQL never chose the writer")
+
+
+# --- bad data and unexpected errors ------------------------------------------------------------
+
+
+async def test_batch_that_the_database_refuses_does_not_harm_its_group(
+    start: Callable[..., Any],
+    key: PartitionKey,
+    producer_id: int,
+    holder: psycopg.AsyncConnection[Any],
+    database_url: str,
+) -> None:
+    await holder.execute(f"ALTER TABLE kafka.messages_{key.topic_id} ADD CHECK (value <> 'poison')".encode())
+    await holder.commit()
+    gateway = await start()
+    good = [gateway.submit(key, [b"a"]), gateway.submit(key, [b"b"], producer_id=producer_id, epoch=0, sequence=0)]
+    bad = gateway.submit(key, [b"poison"], producer_id=producer_id, epoch=0, sequence=1)
+    after = gateway.submit(key, [b"c"], producer_id=producer_id, epoch=0, sequence=2)
+    good.append(gateway.submit(key, [b"d"]))
+    async with asyncio.timeout(TIMEOUT_S):
+        assert [(await one).base_offset for one in good] == [0, 1, 2]
+        with pytest.raises(InvalidRecord):
+            await bad
+        with pytest.raises(OutOfOrderSequence):
+            await after
+    assert await values_of(database_url) == [b"a", b"b", b"d"]
+    assert await gateway.append(key, [b"e"], producer_id=producer_id, epoch=0, sequence=1) == 3
+
+
+async def test_writer_outlives_an_error_that_nobody_foresaw(
+    start: Callable[..., Any], key: PartitionKey, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = await start()
+    copy_rows = appends_module.copy_rows
+
+    def fail_once(*arguments: Any, **keywords: Any) -> bytes:
+        monkeypatch.setattr(appends_module, "copy_rows", copy_rows)
+        raise RuntimeError("nobody foresaw this")
+
+    monkeypatch.setattr(appends_module, "copy_rows", fail_once)
+    with pytest.raises(RuntimeError):
+        await gateway.append(key, [b"0"])
+    assert await gateway.append(key, [b"0"]) == 0
+    assert await values_of(database_url) == [b"0"]
+
+
+async def test_marker_that_comes_while_a_batch_is_written_does_not_disturb_it(
+    start: Callable[..., Any],
+    key: PartitionKey,
+    producer_id: int,
+    holder: psycopg.AsyncConnection[Any],
+    database_url: str,
+) -> None:
+    gateway = await start()
+    assert await gateway.append(key, [b"0"], producer_id=producer_id, epoch=0, sequence=0) == 0
+    await holder.execute("SELECT FROM kafka.partitions FOR UPDATE")
+    done = gateway.submit(key, [b"1"], producer_id=producer_id, epoch=0, sequence=1)
+    await until_waiting(database_url)
+    gateway.appends.marked(key, PartitionState(0, 100, 100, 0))  # as if somebody had written far beyond
+    await holder.rollback()
+    async with asyncio.timeout(TIMEOUT_S):
+        assert (await done).base_offset == 1
+    assert await gateway.append(key, [b"2"], producer_id=producer_id, epoch=0, sequence=2) == 2
+
+
+# --- unknown outcomes --------------------------------------------------------------------------
+
+
+async def test_writer_that_waited_too_long_leaves_nothing_behind(
+    start: Callable[..., Any],
+    key: PartitionKey,
+    producer_id: int,
+    holder: psycopg.AsyncConnection[Any],
+    database_url: str,
+) -> None:
+    gateway = await start(timeout_ms=300)
+    assert await gateway.append(key, [b"0"], producer_id=producer_id, epoch=0, sequence=0) == 0
+    await holder.execute("SELECT FROM kafka.partitions FOR UPDATE")
+    for _ in range(3):
+        with pytest.raises((RequestTimedOut, NotLeaderOrFollower)):
+            await gateway.append(key, [b"1"], producer_id=producer_id, epoch=0, sequence=1)
+    await holder.rollback()
+    await asyncio.to_thread(require_nothing_held, database_url)
+    assert await gateway.append(key, [b"1"], producer_id=producer_id, epoch=0, sequence=1) == 1
+    assert await gateway.append(key, [b"1"], producer_id=producer_id, epoch=0, sequence=1) == 1
+    assert await values_of(database_url) == [b"0", b"1"]
+
+
+async def test_terminated_session_costs_one_refusal(
+    start: Callable[..., Any], key: PartitionKey, producer_id: int, database_url: str
+) -> None:
+    gateway = await start()
+    assert await gateway.append(key, [b"0"], producer_id=producer_id, epoch=0, sequence=0) == 0
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+            " WHERE application_name = 'tablewire' AND datname = current_database()"
+        )
+    with pytest.raises(NotLeaderOrFollower):
+        await gateway.append(key, [b"1"], producer_id=producer_id, epoch=0, sequence=1)
+    assert await gateway.append(key, [b"1"], producer_id=producer_id, epoch=0, sequence=1) == 1
+    assert await values_of(database_url) == [b"0", b"1"]
+
+
+@asynccontextmanager
+async def losing_commits(database_url: str, lost: list[int]) -> AsyncIterator[str]:
+    """A way to the database on which the answer to a COMMIT is lost, with the connection, `lost[0]` times."""
+    address = urlsplit(database_url)
+    committed = b"C\x00\x00\x00\x0bCOMMIT\x00"
+
+    async def pipe(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *others: asyncio.StreamWriter, is_answer: bool
+    ) -> None:
+        try:
+            while data := await reader.read(1 << 16):
+                if is_answer and lost[0] > 0 and committed in data:
+                    lost[0] -= 1
+                    break
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass
+        finally:
+            for one in (writer, *others):
+                one.close()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server_reader, server_writer = await asyncio.open_connection(address.hostname, address.port)
+        await asyncio.gather(
+            pipe(reader, server_writer, is_answer=False), pipe(server_reader, writer, server_writer, is_answer=True)
+        )
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        yield urlunsplit(address._replace(netloc=f"{address.username}:{address.password}@127.0.0.1:{port}"))
+    finally:
+        server.close()
+
+
+async def test_lost_answer_to_a_commit_is_found_out_by_the_retry(
+    start: Callable[..., Any], key: PartitionKey, producer_id: int, database_url: str
+) -> None:
+    """The gateway cannot know whether the batch was written; what it remembers must not matter."""
+    lost = [0]
+    async with losing_commits(database_url, lost) as url:
+        gateway = await start(url=url)
+        for n in range(6):
+            lost[0] = n % 3
+            outcomes: list[int | None] = []
+            while not outcomes or outcomes[-1] is None:
+                try:
+                    outcomes.append(
+                        await gateway.append(
+                            key, [b"%d" % n, b"%d'" % n], producer_id=producer_id, epoch=0, sequence=n * 2
+                        )
+                    )
+                except NotLeaderOrFollower:
+                    outcomes.append(None)
+            assert outcomes[-1] == n * 2
+            # Lost once at most: the retry only reads, so its answer is not lost the same way.
+            assert outcomes.count(None) == min(1, n % 3)
+        lost[0] = 0
+        assert await values_of(database_url) == [one for n in range(6) for one in (b"%d" % n, b"%d'" % n)]
