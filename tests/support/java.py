@@ -31,6 +31,7 @@ CLUSTER = "org.apache.kafka.tools.ClusterTool"
 FEATURES = "org.apache.kafka.tools.FeatureCommand"
 BROKER_API_VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
 PRODUCER_PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
+CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 CONSUMER_PERFORMANCE = "org.apache.kafka.tools.ConsumerPerformance"
 
 SOURCE = Path(__file__).with_name("JavaClient.java")

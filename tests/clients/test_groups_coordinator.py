@@ -1,0 +1,100 @@
+"""One group of all clients while its coordinator is killed: another gateway goes on with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import psycopg
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.clients.conftest import CLIENTS, OTHER_BROKER
+from tests.support import java
+from tests.support.gateway_process import GatewayProcess
+from tests.support.group_auditor import Load, Worker, finish, require_commits_kept
+from tests.support.waiting import wait_for
+from tests.support.wire_client import WireClient
+
+PARTITIONS = 8
+GROUP, TOPIC = "mixed", "numbers"
+MOVED_WITHIN_S = 30.0
+
+
+@pytest.fixture
+def gateways(database_url: str, tmp_path: Path) -> Iterator[dict[int, GatewayProcess]]:
+    if OTHER_BROKER:
+        pytest.skip("needs gateways to kill: TABLEWIRE_TEST_BOOTSTRAP names another broker")
+    with ExitStack() as stack:
+        found = {}
+        for name in "ab":
+            process = GatewayProcess(database_url, directory=tmp_path, name=name)
+            found[process.node_id] = process.start(wait=False)
+        for process in found.values():
+            process.wait_ready()
+            stack.enter_context(process)
+        yield found
+
+
+def coordinator(gateway: GatewayProcess) -> int:
+    with WireClient(gateway.bootstrap) as wire:
+        answer = wire.call("FindCoordinator", 4, key_type=0, coordinator_keys=[GROUP])
+    found: int = answer["coordinators"][0]["node_id"]
+    return found
+
+
+def members(database_url: str) -> tuple[str, int]:
+    with psycopg.connect(database_url) as connection:
+        row = connection.execute(
+            "SELECT state, (SELECT count(*) FROM kafka.group_members m WHERE m.group_id = g.group_id)"
+            " FROM kafka.groups g WHERE group_id = %s",
+            [GROUP],
+        ).fetchone()
+    return (row[0], row[1]) if row else ("", 0)
+
+
+def lag(database_url: str) -> tuple[int, int]:
+    with psycopg.connect(database_url) as connection:
+        row = connection.execute(
+            "SELECT count(*), sum(lag)::bigint FROM kafka.consumer_lag WHERE group_id = %s", [GROUP]
+        ).fetchone()
+    assert row is not None
+    return row[0], row[1]
+
+
+def test_a_mixed_group_outlives_its_coordinator(gateways: dict[int, GatewayProcess], database_url: str) -> None:
+    bootstrap = ",".join(gateway.bootstrap for gateway in gateways.values())
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(20)
+    try:
+        java.jar_directory()
+        clients = CLIENTS
+    except java.JavaMissing:
+        clients = tuple(client for client in CLIENTS if client != "java")
+    load = Load(bootstrap, TOPIC)
+    with ExitStack() as stack:
+        workers = [stack.enter_context(Worker(client, bootstrap, GROUP, TOPIC)) for client in clients]
+        for worker in workers:
+            worker.add()
+        wait_for(lambda: members(database_url), ("Stable", len(clients)), timeout_s=60)
+        for worker in workers:
+            wait_for(lambda worker=worker: worker.count("committed") > 0, wanted=True, timeout_s=30)
+        victim = gateways[coordinator(next(iter(gateways.values())))]
+        survivor = next(gateway for gateway in gateways.values() if gateway is not victim)
+        victim.kill9()
+        killed_at = time.monotonic()
+        before = [worker.count("committed") for worker in workers]
+        wait_for(lambda: coordinator(survivor), survivor.node_id, timeout_s=MOVED_WITHIN_S)
+        for worker, earlier in zip(workers, before, strict=True):
+            wait_for(
+                lambda worker=worker, earlier=earlier: worker.count("committed") > earlier + 2,
+                wanted=True,
+                timeout_s=MOVED_WITHIN_S,
+            )
+        print(f"all members committed again {time.monotonic() - killed_at:.1f} s after the kill")
+        finish(load, *workers, timeout_s=60)
+        wait_for(lambda: lag(database_url), (PARTITIONS, 0), timeout_s=30)
+        require_commits_kept(*workers)
+    wait_for(lambda: members(database_url), ("Empty", 0))
