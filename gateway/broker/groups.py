@@ -372,7 +372,9 @@ class Groups:
 
     async def describe_consumer(self, group_id: str) -> ConsumerDescription:
         held = await self._hold(group_id, create=False)
-        if held is None or not isinstance(group := held.group, ServedConsumerGroup):
+        if held is None:
+            raise GroupIdNotFound(f"Group {group_id} not found.")
+        if not isinstance(group := held.group, ServedConsumerGroup):
             raise GroupIdNotFound(f"Group {group_id} is not a consumer group.")
         topics = await self._topics.current(is_fresh=False)
         names = {topic.uuid: name for name, topic in topics.by_name.items()}

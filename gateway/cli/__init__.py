@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from gateway.cli.database_url import database_url
+from gateway.cli.groups import groups
 from gateway.cli.migrate import migrate
 from gateway.cli.serve import serve
 
@@ -22,6 +23,7 @@ app = typer.Typer(
 app.command()(serve)
 app.command()(migrate)
 app.command("database-url")(database_url)
+app.add_typer(groups, name="groups")
 
 
 def _print_version(asked: bool) -> None:
