@@ -521,6 +521,17 @@ COMMENT ON COLUMN kafka.consumer_lag.leader_epoch IS 'Leader epoch that was comm
 
 COMMENT ON COLUMN kafka.consumer_lag.committed_at IS 'When the offset was committed.';
 
+CREATE TABLE kafka.deleted_topics (
+    name text NOT NULL COLLATE pg_catalog."C",
+    deleted_at timestamp with time zone DEFAULT now() NOT NULL
+);
+
+COMMENT ON TABLE kafka.deleted_topics IS 'Names that topics had not long ago: producers of such a topic number on if it is created anew.';
+
+COMMENT ON COLUMN kafka.deleted_topics.name IS 'The name.';
+
+COMMENT ON COLUMN kafka.deleted_topics.deleted_at IS 'When a topic of that name was last deleted.';
+
 CREATE TABLE kafka.group_members (
     joined_at timestamp with time zone DEFAULT now() NOT NULL,
     session_timeout_ms integer NOT NULL,
@@ -647,6 +658,8 @@ CREATE TABLE kafka.transactions (
     previous_epoch smallint,
     ended_epoch smallint,
     previous_producer_id bigint,
+    speaker_gateway bigint,
+    speaker_connection bigint,
     transactional_id text NOT NULL COLLATE pg_catalog."C",
     state text DEFAULT 'Empty'::text NOT NULL,
     client_id text,
@@ -671,6 +684,10 @@ COMMENT ON COLUMN kafka.transactions.previous_epoch IS 'The epoch before, if its
 COMMENT ON COLUMN kafka.transactions.ended_epoch IS 'The epoch in which the client ended its last transaction: a retry is recognised by it.';
 
 COMMENT ON COLUMN kafka.transactions.previous_producer_id IS 'The producer id before the last one ran out of epochs.';
+
+COMMENT ON COLUMN kafka.transactions.speaker_gateway IS 'Process of the gateway over which a classic client last spoke about it.';
+
+COMMENT ON COLUMN kafka.transactions.speaker_connection IS 'Number of that connection there: requests over older ones are refused.';
 
 COMMENT ON COLUMN kafka.transactions.transactional_id IS 'transactional.id of the producer.';
 
@@ -698,6 +715,24 @@ CREATE VIEW kafka.open_transactions AS
   WHERE (state = 'Ongoing'::text);
 
 COMMENT ON VIEW kafka.open_transactions IS 'Open transactions with their age, and whose last stable offset they hold back.';
+
+COMMENT ON COLUMN kafka.open_transactions.transactional_id IS 'transactional.id of the producer.';
+
+COMMENT ON COLUMN kafka.open_transactions.producer_id IS 'Its producer id.';
+
+COMMENT ON COLUMN kafka.open_transactions.producer_epoch IS 'Its epoch.';
+
+COMMENT ON COLUMN kafka.open_transactions.client_id IS 'Its client.id.';
+
+COMMENT ON COLUMN kafka.open_transactions.started_at IS 'When the transaction began.';
+
+COMMENT ON COLUMN kafka.open_transactions.age IS 'How long ago that was.';
+
+COMMENT ON COLUMN kafka.open_transactions.transaction_timeout_ms IS 'It is aborted when it gets older than this.';
+
+COMMENT ON COLUMN kafka.open_transactions.partitions IS 'Its partitions, with the offsets it wrote and whether it is the one that holds back the last stable offset.';
+
+COMMENT ON COLUMN kafka.open_transactions.offsets_waiting IS 'How many consumer offsets become true with it.';
 
 CREATE VIEW kafka.partition_locks AS
  SELECT t.name AS topic,
@@ -861,6 +896,26 @@ CREATE VIEW kafka.producer_state AS
 
 COMMENT ON VIEW kafka.producer_state IS 'Who writes where: epoch, last sequence, the newest five batches, and how long ago.';
 
+COMMENT ON COLUMN kafka.producer_state.producer_id IS 'The producer, see kafka.producer_ids.';
+
+COMMENT ON COLUMN kafka.producer_state.client_id IS 'client.id of the producer.';
+
+COMMENT ON COLUMN kafka.producer_state.transactional_id IS 'transactional.id; null for a producer that is only idempotent.';
+
+COMMENT ON COLUMN kafka.producer_state.topic IS 'The topic''s name.';
+
+COMMENT ON COLUMN kafka.producer_state.partition IS 'Partition number.';
+
+COMMENT ON COLUMN kafka.producer_state.producer_epoch IS 'The epoch it last wrote in.';
+
+COMMENT ON COLUMN kafka.producer_state.last_sequence IS 'Sequence number of the last record written.';
+
+COMMENT ON COLUMN kafka.producer_state.batches IS 'The newest five batches: sequences, offset and timestamp, oldest first.';
+
+COMMENT ON COLUMN kafka.producer_state.updated_at IS 'When it last wrote here.';
+
+COMMENT ON COLUMN kafka.producer_state.age IS 'How long ago that was.';
+
 CREATE TABLE kafka.topic_configs (
     topic_id integer NOT NULL,
     name text NOT NULL COLLATE pg_catalog."C",
@@ -945,6 +1000,18 @@ CREATE VIEW kafka.transaction_stats AS
 
 COMMENT ON VIEW kafka.transaction_stats IS 'How many transactions began, were committed, aborted or timed out, and are open now.';
 
+COMMENT ON COLUMN kafka.transaction_stats.started IS 'Transactions begun since the schema was made.';
+
+COMMENT ON COLUMN kafka.transaction_stats.committed IS 'Transactions committed.';
+
+COMMENT ON COLUMN kafka.transaction_stats.aborted IS 'Transactions aborted, those that timed out included.';
+
+COMMENT ON COLUMN kafka.transaction_stats.timed_out IS 'Transactions aborted because their time was over.';
+
+COMMENT ON COLUMN kafka.transaction_stats.active IS 'Transactions that are open now.';
+
+COMMENT ON COLUMN kafka.transaction_stats.oldest_open_age IS 'Age of the oldest open one; null if there is none.';
+
 ALTER TABLE ONLY kafka.aborted_transactions
     ADD CONSTRAINT aborted_transactions_pkey PRIMARY KEY (topic_id, partition, last_offset);
 
@@ -962,6 +1029,9 @@ ALTER TABLE ONLY kafka.cluster
 
 ALTER TABLE ONLY kafka.consumer_offsets
     ADD CONSTRAINT consumer_offsets_pkey PRIMARY KEY (group_id, topic_id, partition);
+
+ALTER TABLE ONLY kafka.deleted_topics
+    ADD CONSTRAINT deleted_topics_pkey PRIMARY KEY (name);
 
 ALTER TABLE ONLY kafka.group_members
     ADD CONSTRAINT group_members_pkey PRIMARY KEY (group_id, member_id);

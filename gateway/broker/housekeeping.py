@@ -121,6 +121,7 @@ class Housekeeping:
             )
             if dropped < DROP_STEP_PRODUCERS:
                 await transaction.rows("housekeeping/touch_producers")
+                await transaction.rows("housekeeping/drop_deleted_names", expiry_ms=self._producer_expiry_ms)
                 await transaction.rows(
                     "housekeeping/drop_idle_producers",
                     expiry_ms=self._producer_expiry_ms,

@@ -49,6 +49,8 @@ class Fetched(NamedTuple):
     aborted: Sequence[AbortedRange] = ()
     """Transactions that a read_committed consumer skips in `records`."""
     error: KafkaError | None = None
+    is_cut: bool = False
+    """Whether there are records that did not fit."""
 
 
 def check_leader_epoch(received: int, *, current: int) -> None:
@@ -122,7 +124,8 @@ class Reads:
                 found[index] = await self._read(
                     one, state, budget=budget, is_first=budget == max_bytes, read_committed=read_committed
                 )
-                budget -= len(found[index].records)
+                # What did not fit would not fit after the next partitions either: they need not be read.
+                budget = 0 if found[index].is_cut else budget - len(found[index].records)
             except KafkaError as error:
                 found[index] = Fetched(state or NO_STATE, error=error)
             except DATABASE_ERRORS as error:
@@ -164,8 +167,10 @@ class Reads:
         else:
             records, next_offset = await self._read_rows(one, end_offset=end_offset, max_bytes=max_bytes, state=state)
         # Kafka's rule: the response's first record comes whatever its size; others only where they fit.
-        if not records or (len(records) > max_bytes and not is_first):
+        if not records:
             return Fetched(state)
+        if len(records) > max_bytes and not is_first:
+            return Fetched(state, is_cut=True)
         if not read_committed:
             return Fetched(state, records)
         aborted = await self._aborted.find(

@@ -2,16 +2,24 @@
 
 Clients of the classic protocol keep one epoch over many transactions, so neither epoch nor state tells an EndTxn or a
 Produce that was held up in the network from one of the transaction that is open now (KAFKA-17754). But a client
-sends a kind of request to a gateway over one connection at a time, and opens another only after it gave up the
-first. So the rule: per producer and kind of request, only the newest connection that the gateway has heard from is
-listened to. A request from an older one is not answered; the connection is closed.
+sends a kind of request over one connection at a time, and opens another only after it gave up the first. So the rule:
+only the newest connection is listened to. A request from an older one is not answered; the connection is closed, and
+a client that still uses it comes back over a new one.
+
+Among the connections of one gateway the newest is the one accepted last. What is said about a transaction must hold
+among all gateways: the transaction's row names its speaker, and a connection of another gateway becomes the speaker
+only if it was accepted after its gateway had read that name. docs/transactions.md has the proof and the limits.
 """
 
 from __future__ import annotations
 
 import enum
+from typing import NamedTuple, TypeVar
 
-__all__ = ["NewestConnections", "RequestKind", "StaleConnection"]
+__all__ = ["NewestConnections", "RequestKind", "Speaker", "StaleConnection"]
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 MAX_REMEMBERED = 100_000
 
@@ -20,7 +28,6 @@ class RequestKind(enum.Enum):
     """librdkafka and others talk to coordinators over connections of their own."""
 
     PRODUCE = enum.auto()
-    COORDINATE = enum.auto()
     COMMIT_OFFSETS = enum.auto()
 
 
@@ -28,21 +35,64 @@ class StaleConnection(Exception):
     """The producer has a newer connection: whatever comes over this one was given up long ago."""
 
 
-class NewestConnections:
-    """Which connection each producer used last. Connections are numbered in the order they were accepted."""
+class Speaker(NamedTuple):
+    """Over which connection of which gateway process a producer last spoke about its transactions."""
 
-    def __init__(self) -> None:
+    gateway: int
+    connection: int
+
+
+class NewestConnections:
+    """Which connection each producer used last. Connections are numbered in the order they are accepted."""
+
+    def __init__(self, *, gateway: int) -> None:
+        """`gateway`: a number that no other process has, nor had."""
+        self._gateway = gateway
+        self._accepted = 0
         self._newest: dict[tuple[RequestKind, int], int] = {}
+        self._seen: dict[int, tuple[Speaker, int]] = {}
+
+    def accept(self) -> int:
+        """The number of a connection that was just accepted."""
+        self._accepted += 1
+        return self._accepted
 
     def hear(self, kind: RequestKind, *, producer_id: int, connection: int) -> None:
-        """Note a request; StaleConnection if a newer connection was heard from before."""
+        """Note a request to this gateway; StaleConnection if a newer connection was heard from before."""
         newest = self._newest.get((kind, producer_id), -1)
         if connection < newest:
             raise StaleConnection(f"producer {producer_id} has a newer connection")
         if connection > newest:
-            if len(self._newest) >= MAX_REMEMBERED:
-                # The oldest half goes; those producers are as exposed as with Apache Kafka until they speak again.
-                for key in list(self._newest)[: MAX_REMEMBERED // 2]:
-                    del self._newest[key]
             self._newest.pop((kind, producer_id), None)
             self._newest[kind, producer_id] = connection
+            _forget_oldest_half(self._newest)
+
+    def decide_speaker(self, speaker: Speaker | None, *, producer_id: int, connection: int) -> Speaker:
+        """Who speaks for the producer after this request about its transaction; StaleConnection if it came too late.
+
+        `speaker` is who does according to the transaction's row, which must be held.
+        """
+        asked = Speaker(self._gateway, connection)
+        if speaker is None or speaker == asked:
+            return asked
+        if speaker.gateway == self._gateway:
+            if connection < speaker.connection:
+                raise StaleConnection(f"producer {producer_id} has a newer connection")
+            return asked
+        seen, accepted_by_then = self._seen.get(producer_id, (None, 0))
+        if seen != speaker:
+            # Whether this connection is older than the other gateway's nobody can say. One that comes now is newer.
+            self._seen[producer_id] = (speaker, self._accepted)
+            _forget_oldest_half(self._seen)
+            raise StaleConnection(f"producer {producer_id} last spoke to another gateway; it must connect anew")
+        if connection <= accepted_by_then:
+            raise StaleConnection(f"producer {producer_id} spoke to another gateway after this connection")
+        del self._seen[producer_id]
+        return asked
+
+
+def _forget_oldest_half(known: dict[K, V]) -> None:
+    """Keep the memory bounded."""
+    if len(known) > MAX_REMEMBERED:
+        for key in list(known)[: MAX_REMEMBERED // 2]:
+            del known[key]

@@ -27,7 +27,7 @@ from gateway.errors import (
     ProducerFenced,
     TransactionalIdRequired,
 )
-from gateway.handlers.registry import RequestContext, handles, outcome
+from gateway.handlers.registry import RequestContext, UnheardRefusal, handles, outcome
 from gateway.protocol.batches import BatchLimits, ProducedBatch, decode_produced, is_compressed
 from gateway.protocol.messages import ApiKey, Request, Tree
 from gateway.storage.keys import PartitionKey
@@ -111,11 +111,15 @@ async def _decode(records: bytes, topic: Topic, context: RequestContext) -> Prod
 
 async def _join_transaction(batch: ProducedBatch, key: PartitionKey, request: Request, context: RequestContext) -> None:
     """What must hold before a transactional batch is queued; the commit itself proves that its transaction is open."""
-    context.broker.connections.hear(RequestKind.PRODUCE, producer_id=batch.producer_id, connection=context.connection)
+    is_classic = context.version < FIRST_VERSION_THAT_ADDS
+    if is_classic:
+        context.broker.connections.hear(
+            RequestKind.PRODUCE, producer_id=batch.producer_id, connection=context.connection
+        )
     transactions = context.broker.transactions
     joined = await outcome(
         transactions.require_name(request.transactional_id, batch.producer_id)
-        if context.version < FIRST_VERSION_THAT_ADDS
+        if is_classic
         else transactions.add_implicitly(
             request.transactional_id,
             Producer(batch.producer_id, batch.producer_epoch),
@@ -155,6 +159,9 @@ def _check(batch: ProducedBatch, topic: Topic, request: Request) -> None:
 async def _answer(begun: _Begun, request: Request, *, named_by_id: bool) -> Tree | None:
     await begun.settle()
     if request.acks == 0:
+        # The client hears of no error; as with Kafka, a closed connection is all it gets.
+        if refused := [each for _, _, each in begun.settled if isinstance(each, KafkaError)]:
+            raise UnheardRefusal(refused[0].message)
         return None
     responses: dict[Any, list[Tree]] = {}
     for name, index, result in begun.settled:

@@ -9,7 +9,6 @@ from typing import Any, TypeAlias, TypeVar
 from gateway.broker.broker import Broker
 from gateway.broker.catalog import Topic
 from gateway.clock import monotonic_seconds
-from gateway.domain.connections import RequestKind
 from gateway.errors import (
     CoordinatorNotAvailable,
     ErrorCode,
@@ -29,6 +28,7 @@ __all__ = [
     "Deadline",
     "Handler",
     "RequestContext",
+    "UnheardRefusal",
     "error_fields",
     "group_outcome",
     "handles",
@@ -45,6 +45,10 @@ begin.
 """
 
 Function = Callable[[Request, "RequestContext"], Awaitable[Answer]]
+
+
+class UnheardRefusal(Exception):
+    """A request that wants no answer was refused: its connection is closed, so that the client looks."""
 
 
 @dataclass(slots=True)
@@ -66,10 +70,6 @@ class RequestContext:
     client_host: str = ""
     """Where the client connects from, as Kafka shows it."""
     memory: MemoryUse = field(default_factory=MemoryUse)
-
-    def hear_coordination(self, producer_id: int) -> None:
-        """A request about a producer's transaction came: StaleConnection if the producer has a newer connection."""
-        self.broker.connections.hear(RequestKind.COORDINATE, producer_id=producer_id, connection=self.connection)
 
     def producer_error(self, result: object, *, fenced_since: int) -> ErrorCode:
         """The code for a transactional request; PRODUCER_FENCED is younger than most of their versions."""

@@ -7,7 +7,6 @@ Reading and beginning stop while this connection or all together hold more than 
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections import deque
 from typing import cast
 
@@ -16,6 +15,7 @@ import structlog
 from gateway.broker.broker import Broker
 from gateway.config import Settings
 from gateway.domain.connections import StaleConnection
+from gateway.handlers.registry import UnheardRefusal
 from gateway.protocol.framing import LENGTH_BYTES, FrameReader, MalformedFrame
 from gateway.protocol.messages import MalformedRequest
 from gateway.server.dispatch import Pending, begin
@@ -26,16 +26,13 @@ __all__ = ["Connection"]
 
 log = structlog.get_logger()
 
-_numbers = itertools.count(1)
-"""Connections in the order they were accepted."""
-
 
 class Connection(asyncio.Protocol):
     """What asyncio tells about one socket."""
 
     def __init__(self, broker: Broker, settings: Settings, budget: Budget, connections: set[Connection]) -> None:
         self._broker = broker
-        self._number = next(_numbers)
+        self._number = broker.connections.accept()
         self._settings = settings
         self._budget = budget
         self._connections = connections
@@ -158,6 +155,10 @@ class Connection(asyncio.Protocol):
                 pending, size_bytes = self._begun[0]
                 try:
                     response = await pending.response()
+                except UnheardRefusal as error:
+                    log.warning("connection closed: acks=0 and refused", peer=self.peer, reason=str(error))
+                    self._transport.abort()
+                    return
                 except Exception as error:  # noqa: BLE001
                     self._close_unexpected(error)
                     return

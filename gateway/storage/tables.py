@@ -120,6 +120,13 @@ producer_ids = Table(
     ),
 )
 
+deleted_topics = Table(
+    "deleted_topics",
+    metadata,
+    Column("name", Text(collation="C"), primary_key=True),
+    Column("deleted_at", TimestampTz, nullable=False, server_default=Now),
+)
+
 producer_sequences = Table(
     "producer_sequences",
     metadata,
@@ -224,6 +231,8 @@ transactions = Table(
     Column("previous_epoch", SmallInteger),
     Column("ended_epoch", SmallInteger),
     Column("previous_producer_id", BigInteger),
+    Column("speaker_gateway", BigInteger),
+    Column("speaker_connection", BigInteger),
     Column("transactional_id", Text(collation="C"), primary_key=True),
     Column("state", Text, nullable=False, server_default=text("'Empty'")),
     Column("client_id", Text),

@@ -35,6 +35,11 @@ CREATE TABLE kafka.producer_sequences (
 );
 CREATE INDEX producer_sequences_partition ON kafka.producer_sequences (topic_id, partition_id);
 
+CREATE TABLE kafka.deleted_topics (
+    name text COLLATE "C" PRIMARY KEY,
+    deleted_at timestamptz NOT NULL DEFAULT now()
+);
+
 CREATE VIEW kafka.producer_state AS
 SELECT s.producer_id, p.client_id, p.transactional_id, t.name AS topic, s.partition_id AS partition,
        s.producer_epoch, s.last_sequence,
@@ -68,14 +73,29 @@ COMMENTS = {
     "COLUMN kafka.producer_sequences.base_offsets": "Offset of the first record of each of them: what a retry is "
     "answered.",
     "COLUMN kafka.producer_sequences.timestamps_ms": "Largest timestamp of each of them, in milliseconds since 1970.",
+    "TABLE kafka.deleted_topics": "Names that topics had not long ago: producers of such a topic number on if it is "
+    "created anew.",
+    "COLUMN kafka.deleted_topics.name": "The name.",
+    "COLUMN kafka.deleted_topics.deleted_at": "When a topic of that name was last deleted.",
     "VIEW kafka.producer_state": "Who writes where: epoch, last sequence, the newest five batches, and how long ago.",
+    "COLUMN kafka.producer_state.producer_id": "The producer, see kafka.producer_ids.",
+    "COLUMN kafka.producer_state.client_id": "client.id of the producer.",
+    "COLUMN kafka.producer_state.transactional_id": "transactional.id; null for a producer that is only idempotent.",
+    "COLUMN kafka.producer_state.topic": "The topic's name.",
+    "COLUMN kafka.producer_state.partition": "Partition number.",
+    "COLUMN kafka.producer_state.producer_epoch": "The epoch it last wrote in.",
+    "COLUMN kafka.producer_state.last_sequence": "Sequence number of the last record written.",
+    "COLUMN kafka.producer_state.batches": "The newest five batches: sequences, offset and timestamp, oldest first.",
+    "COLUMN kafka.producer_state.updated_at": "When it last wrote here.",
+    "COLUMN kafka.producer_state.age": "How long ago that was.",
 }
 
 GRANTS = """
 DO $grants$
 BEGIN
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'tablewire_gateway') THEN
-        GRANT SELECT, INSERT, UPDATE, DELETE ON kafka.producer_sequences, kafka.producer_state TO tablewire_gateway;
+        GRANT SELECT, INSERT, UPDATE, DELETE ON kafka.producer_sequences, kafka.deleted_topics, kafka.producer_state
+            TO tablewire_gateway;
     END IF;
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'tablewire_reader') THEN
         GRANT SELECT ON kafka.producer_state TO tablewire_reader;
@@ -95,5 +115,5 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.execute("DROP VIEW kafka.producer_state")
-    op.execute("DROP TABLE kafka.producer_sequences")
+    op.execute("DROP TABLE kafka.producer_sequences, kafka.deleted_topics")
     op.execute("ALTER TABLE kafka.partitions DROP COLUMN producers_dropped_at")

@@ -3,6 +3,7 @@
 WITH raised AS (
     UPDATE kafka.transactions
     SET producer_epoch = %(epoch)s, previous_epoch = %(previous_epoch)s, ended_epoch = NULL, state = 'Empty',
+        speaker_gateway = NULL, speaker_connection = NULL,
         transaction_timeout_ms = %(timeout_ms)s, client_id = %(client_id)s, updated_at = now()
     WHERE transactional_id = %(transactional_id)s
     RETURNING producer_id

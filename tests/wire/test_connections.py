@@ -121,6 +121,13 @@ def test_acks_0_gets_no_response_and_is_written_in_order(target: Target) -> None
         )
 
 
+def test_acks_0_that_is_refused_closes_the_connection(target: Target) -> None:
+    with target.connect() as connection:
+        batch = make_batch([Sent(b"nowhere")])
+        connection.request("Produce", 9, **produce_fields(batch, topic="no-such-topic", acks=0))
+        assert connection.is_closed_by_peer()
+
+
 def test_a_peer_that_goes_away_while_its_write_is_in_flight_is_not_missed(target: Target) -> None:
     topic = target.new_topic()
     with locked_partitions(target):
