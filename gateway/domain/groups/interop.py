@@ -56,6 +56,10 @@ def join(
     subscription = _check_protocols(group, request)
     if not request.member_id and request.instance_id is None and request.must_know_its_id:
         raise MemberIdRequired(request.new_member_id)
+    owned = _by_id(subscription.owned, topics)
+    if owned and not is_known:
+        # It was removed and does not know it: others may have what it still thinks it owns.
+        raise UnknownMemberId(f"Member {request.member_id} is no longer a member of group {group.group_id}.")
     group, before = _find(group, request, static)
     member = replace(
         before,
@@ -69,7 +73,6 @@ def join(
         client_host=request.client_host,
         classic=ClassicProtocol(request.session_timeout_ms, request.protocols),
     )
-    owned = _by_id(subscription.owned, topics)
     group, member = move_on(group, before, member, owned=owned, topics=topics, rules=rules)
     member = replace(
         member,

@@ -190,6 +190,14 @@ def test_a_member_with_other_protocols_is_refused(request_: JoinRequest) -> None
         world.join(request_)
 
 
+def test_a_member_that_was_removed_cannot_come_back_with_its_partitions() -> None:
+    world = World()
+    world.join(joining("a"))
+    with pytest.raises(UnknownMemberId):
+        world.join(joining("b", owned=(0, 1)))
+    assert world.join(joining("b")).member_id == "b"
+
+
 def test_a_static_classic_member_is_replaced_by_its_successor_of_either_protocol() -> None:
     world = World()
     world.join(joining(instance_id="one"))
