@@ -7,7 +7,7 @@ import asyncio
 import structlog
 
 from gateway.clock import monotonic_seconds
-from gateway.storage.database import Database
+from gateway.storage.database import Database, Transaction
 from gateway.storage.failures import DATABASE_ERRORS
 from gateway.storage.locks import HOUSEKEEPING
 from gateway.telemetry import metrics
@@ -89,8 +89,7 @@ class Housekeeping:
 
     async def _expire_offsets(self) -> None:
         async with self._database.transaction() as transaction:
-            ((is_ours,),) = await transaction.rows("housekeeping/try_lock", **HOUSEKEEPING._asdict())
-            if not is_ours:
+            if not await self._is_ours(transaction):
                 return
             ((offsets,),) = await transaction.rows(
                 "housekeeping/expire_offsets", retention_minutes=self._offsets_retention_minutes
@@ -108,23 +107,40 @@ class Housekeeping:
             pass  # the next step is a transaction of its own
 
     async def _drop_idle_producers(self) -> int:
-        """One small step, by one gateway at a time; returns how many states went."""
-        async with self._database.transaction() as transaction:
-            ((is_ours,),) = await transaction.rows("housekeeping/try_lock", **HOUSEKEEPING._asdict())
-            if not is_ours:
-                return 0
-            ((dropped,),) = await transaction.rows(
-                "housekeeping/drop_idle_sequences",
-                expiry_ms=self._producer_expiry_ms,
-                limit=self._producers_per_partition,
-                step=DROP_STEP_PRODUCERS,
-            )
-            if dropped < DROP_STEP_PRODUCERS:
-                await transaction.rows("housekeeping/touch_producers")
-                await transaction.rows("housekeeping/drop_deleted_names", expiry_ms=self._producer_expiry_ms)
+        """One small step, by one gateway at a time; returns how many states were looked at."""
+        idle = await self._database.rows(
+            "housekeeping/find_idle_sequences",
+            expiry_ms=self._producer_expiry_ms,
+            limit=self._producers_per_partition,
+            step=DROP_STEP_PRODUCERS,
+        )
+        for topic_id, partition, producer_ids, updated_at in idle:
+            # A partition at a time: its writers wait for this transaction, and it for none of theirs but the one.
+            async with self._database.transaction() as transaction:
+                if not await self._is_ours(transaction):
+                    return 0
+                await transaction.rows("housekeeping/mark_dropped", topic_id=topic_id, partition=partition)
                 await transaction.rows(
-                    "housekeeping/drop_idle_producers",
-                    expiry_ms=self._producer_expiry_ms,
-                    step=DROP_STEP_PRODUCERS,
+                    "housekeeping/drop_sequences",
+                    topic_id=topic_id,
+                    partition=partition,
+                    producer_ids=producer_ids,
+                    updated_at=updated_at,
                 )
-            return int(dropped)
+        found = sum(len(producer_ids) for _, _, producer_ids, _ in idle)
+        if found < DROP_STEP_PRODUCERS:
+            async with self._database.transaction() as transaction:
+                if await self._is_ours(transaction):
+                    await transaction.rows("housekeeping/touch_producers")
+                    await transaction.rows("housekeeping/drop_deleted_names", expiry_ms=self._producer_expiry_ms)
+                    await transaction.rows(
+                        "housekeeping/drop_idle_producers",
+                        expiry_ms=self._producer_expiry_ms,
+                        step=DROP_STEP_PRODUCERS,
+                    )
+        return found
+
+    async def _is_ours(self, transaction: Transaction) -> bool:
+        """Whether this gateway keeps house until the transaction ends."""
+        ((is_ours,),) = await transaction.rows("housekeeping/try_lock", **HOUSEKEEPING._asdict())
+        return bool(is_ours)

@@ -21,6 +21,7 @@ Row = tuple[Any, ...]
 Parameters = Mapping[str, Any]
 
 POSTGRES_EPOCH_MS = 946_684_800_000
+MAX_WAIT_SECONDS = 3.0
 MICROSECOND_BIAS = POSTGRES_EPOCH_MS * 1000
 
 RECONNECT_SECONDS = 2.0
@@ -77,7 +78,8 @@ class Database:
             min_size=1,
             max_size=connections,
             max_waiting=10_000,
-            timeout=self._timeout_seconds,
+            # Requests of a connection wait one after the other: together they must be told before a client gives up.
+            timeout=min(MAX_WAIT_SECONDS, self._timeout_seconds),
             configure=self._configure,
             reconnect_timeout=RECONNECT_SECONDS,
             reconnect_failed=self._start_over,
