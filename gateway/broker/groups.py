@@ -526,17 +526,18 @@ class Groups:
                 _refuse(answer, result)
             else:
                 answer.set_result(result)
-        self._arm(held)
 
     async def _save(self, held: _Held) -> None:
         """Write the group down as it is now. If that fails it is forgotten, and all who wait are refused."""
         group = held.group
         error: KafkaError | None = None
+        # Members of the consumer protocol reconcile one by one: that is no news, a new epoch is.
+        is_news = not isinstance(group, ServedConsumerGroup) or group.has_new_epoch
         try:
             state = str(group.state)
             if await self._write(held):
                 held.shown_state = state
-                log.info(
+                (log.info if is_news else log.debug)(
                     "group saved",
                     group=held.group_id,
                     state=state,

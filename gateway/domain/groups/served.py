@@ -52,6 +52,11 @@ class ServedConsumerGroup:
         return bool(self.value.members)
 
     @property
+    def has_new_epoch(self) -> bool:
+        """Whether the group's epoch is not the one that was last written down."""
+        return self.saved is None or self.saved.epoch != self.value.epoch
+
+    @property
     def assignor(self) -> str:
         return self.value.assignor(self._rules)
 
