@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import secrets
 from collections.abc import Callable, Mapping
 
 from gateway.broker.appends import Appends, Written
@@ -80,12 +81,14 @@ class Broker:
         self.reads = Reads(database, self.positions, self.tail)
         self.offsets = Offsets(database)
         self.producers = Producers(database)
+        self.connections = NewestConnections(gateway=secrets.randbits(62))
         self.transactions = Transactions(
             database,
             max_timeout_ms=settings.transaction_max_timeout_ms,
             max_open_per_client=settings.max_open_transactions_per_client,
             id_expiry_ms=settings.transactional_id_expiration_ms,
             on_marked=self._marked,
+            connections=self.connections,
         )
         self.groups = Groups(
             database,
@@ -100,7 +103,6 @@ class Broker:
                 assignors=settings.consumer_assignors,
             ),
         )
-        self.connections = NewestConnections()
 
     async def start(self) -> None:
         """StartupError when another live gateway has our node id."""

@@ -107,7 +107,7 @@ class Reads:
         self, wanted: Sequence[Wanted], *, max_bytes: int, read_committed: bool, must_ask: bool
     ) -> list[Fetched]:
         try:
-            states = await self._states(wanted, must_ask=must_ask)
+            states = await self._states(wanted, must_ask=must_ask, read_committed=read_committed)
         except DATABASE_ERRORS as error:
             refusal = translate(error)
             return [Fetched(NO_STATE, error=refusal) for _ in wanted]
@@ -132,7 +132,9 @@ class Reads:
                 found[index] = Fetched(NO_STATE, error=translate(error))
         return found
 
-    async def _states(self, wanted: Sequence[Wanted], *, must_ask: bool) -> dict[PartitionKey, PartitionState]:
+    async def _states(
+        self, wanted: Sequence[Wanted], *, must_ask: bool, read_committed: bool
+    ) -> dict[PartitionKey, PartitionState]:
         """Where the partitions are; the database is asked where memory cannot be believed."""
         states: dict[PartitionKey, PartitionState] = {}
         unsure: list[PartitionKey] = []
@@ -141,7 +143,7 @@ class Reads:
             if (
                 state is None
                 or not state.log_start_offset <= one.offset <= state.next_offset
-                or (must_ask and one.offset == state.next_offset)
+                or (must_ask and one.offset >= (state.last_stable_offset if read_committed else state.next_offset))
             ):
                 unsure.append(one.key)
             else:

@@ -12,6 +12,7 @@ import structlog
 
 from gateway import failpoints
 from gateway.clock import monotonic_seconds
+from gateway.domain.connections import NewestConnections
 from gateway.domain.producers import Producer
 from gateway.domain.transactions import (
     AlreadyEnded,
@@ -67,12 +68,14 @@ class Transactions:
         max_open_per_client: int,
         id_expiry_ms: int,
         on_marked: Callable[[Marked, bytes], None],
+        connections: NewestConnections,
     ) -> None:
         self._database = database
         self._max_timeout_ms = max_timeout_ms
         self._max_open_per_client = max_open_per_client
         self._id_expiry_ms = id_expiry_ms
         self._on_marked = on_marked
+        self._connections = connections
         self._added: dict[tuple[str, Producer], set[PartitionKey]] = {}
         self._names: dict[int, str] = {}
         self._sweeper: asyncio.Task[None] | None = None
@@ -130,11 +133,20 @@ class Transactions:
     # --- within a transaction -----------------------------------------------------------------
 
     async def add_partitions(
-        self, transactional_id: str, producer: Producer, keys: Sequence[PartitionKey], *, client_id: str | None
+        self,
+        transactional_id: str,
+        producer: Producer,
+        keys: Sequence[PartitionKey],
+        *,
+        client_id: str | None,
+        classic_connection: int | None = None,
     ) -> None:
-        """These partitions are part of the producer's transaction, which begins with them if none is open."""
+        """These partitions are part of the producer's transaction, which begins with them if none is open.
+
+        `classic_connection`: over which it came, from a client that keeps its epoch; StaleConnection if too late.
+        """
         async with self._database.transaction() as source:
-            await self._require_open(source, transactional_id, producer, client_id)
+            await self._require_open(source, transactional_id, producer, client_id, classic_connection)
             await storage.add_partitions(source, producer.id, keys)
 
     async def find_partitions(self, transactional_id: str, producer: Producer) -> frozenset[PartitionKey]:
@@ -171,10 +183,12 @@ class Transactions:
         if known != transactional_id:
             raise InvalidProducerIdMapping("the transactional id has another producer id")
 
-    async def add_group(self, transactional_id: str, producer: Producer, *, client_id: str | None) -> None:
+    async def add_group(
+        self, transactional_id: str, producer: Producer, *, client_id: str | None, classic_connection: int | None
+    ) -> None:
         """Offsets of a group will be part of the producer's transaction."""
         async with self._database.transaction() as source:
-            await self._require_open(source, transactional_id, producer, client_id)
+            await self._require_open(source, transactional_id, producer, client_id, classic_connection)
 
     async def commit_offsets(
         self,
@@ -203,11 +217,18 @@ class Transactions:
             await storage.add_offsets(source, producer.id, group_id, offsets)
 
     async def _require_open(
-        self, source: DatabaseTransaction, transactional_id: str, producer: Producer, client_id: str | None
+        self,
+        source: DatabaseTransaction,
+        transactional_id: str,
+        producer: Producer,
+        client_id: str | None,
+        classic_connection: int | None = None,
     ) -> None:
         _require_name(transactional_id)
         transaction = await storage.lock(source, transactional_id)
-        if isinstance(decide_add(transaction, producer), Begin):
+        decision = decide_add(transaction, producer)
+        await self._listen(source, transactional_id, transaction, classic_connection)
+        if isinstance(decision, Begin):
             if await storage.count_open(source, client_id) >= self._max_open_per_client:
                 raise PolicyViolation(
                     f"client {client_id} has {self._max_open_per_client} open transactions"
@@ -215,9 +236,33 @@ class Transactions:
                 )
             await storage.begin(source, transactional_id)
 
+    async def _listen(
+        self,
+        source: DatabaseTransaction,
+        transactional_id: str,
+        transaction: Transaction | None,
+        classic_connection: int | None,
+    ) -> None:
+        """Refuse what a classic client said over a connection that it has given up since."""
+        if transaction is None or classic_connection is None:
+            return
+        speaker = self._connections.decide_speaker(
+            transaction.speaker, producer_id=transaction.producer.id, connection=classic_connection
+        )
+        if speaker != transaction.speaker:
+            await storage.change_speaker(source, transactional_id, speaker)
+
     # --- the end ------------------------------------------------------------------------------
 
-    async def end(self, transactional_id: str, producer: Producer, *, commit: bool, bump_epoch: bool) -> Producer:
+    async def end(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        *,
+        commit: bool,
+        bump_epoch: bool,
+        classic_connection: int | None = None,
+    ) -> Producer:
         """Commit or abort; returns what the producer goes on with. A retry is answered as the first try."""
         _require_name(transactional_id)
         begun_at = monotonic_seconds()
@@ -228,6 +273,7 @@ class Transactions:
             transaction = await storage.lock(source, transactional_id)
             decision = decide_end(transaction, producer, commit=commit, bump_epoch=bump_epoch)
             assert transaction is not None
+            await self._listen(source, transactional_id, transaction, classic_connection)
             if isinstance(decision, AlreadyEnded):
                 return transaction.producer
             marked = await self._end(source, transaction, decision, commit=commit, cause="client")

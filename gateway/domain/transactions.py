@@ -10,6 +10,7 @@ import enum
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gateway.domain.connections import Speaker
 from gateway.domain.producers import LAST_EPOCH, Producer
 from gateway.errors import (
     InvalidProducerEpoch,
@@ -83,6 +84,8 @@ class Transaction:
     """The epoch in which the client itself ended the last transaction; None if its time was over, or it was fenced."""
     previous_producer_id: int | None = None
     """The producer id before this one, which ran out of epochs."""
+    speaker: Speaker | None = None
+    """Over which connection a client of the classic protocol last spoke about it, in this epoch."""
 
     @property
     def is_open(self) -> bool:

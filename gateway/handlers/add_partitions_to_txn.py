@@ -24,8 +24,10 @@ async def add_partitions_to_txn(request: Request, context: RequestContext) -> Tr
     if context.version < FIRST_BATCHED_VERSION:
         asked = (request.v3_and_below_transactional_id, request.v3_and_below_producer_id)
         producer = Producer(asked[1], request.v3_and_below_producer_epoch)
-        context.hear_coordination(producer.id)
-        return {"results_by_topic_v3_and_below": await _add(asked[0], producer, request.v3_and_below_topics, context)}
+        topics = await _add(
+            asked[0], producer, request.v3_and_below_topics, context, classic_connection=context.connection
+        )
+        return {"results_by_topic_v3_and_below": topics}
     results = []
     for one in request.transactions:
         producer = Producer(one.producer_id, one.producer_epoch)
@@ -35,7 +37,13 @@ async def add_partitions_to_txn(request: Request, context: RequestContext) -> Tr
 
 
 async def _add(
-    transactional_id: str, producer: Producer, asked: Any, context: RequestContext, *, only_verifies: bool = False
+    transactional_id: str,
+    producer: Producer,
+    asked: Any,
+    context: RequestContext,
+    *,
+    only_verifies: bool = False,
+    classic_connection: int | None = None,
 ) -> list[Tree]:
     """All of the partitions or none: where one is unknown, the others are not tried."""
     topics = await context.find_topics([topic.name for topic in asked], by_id=False)
@@ -52,7 +60,13 @@ async def _add(
         result = await outcome(
             transactions.find_partitions(transactional_id, producer)
             if only_verifies
-            else transactions.add_partitions(transactional_id, producer, keys, client_id=readable(context.client_id))
+            else transactions.add_partitions(
+                transactional_id,
+                producer,
+                keys,
+                client_id=readable(context.client_id),
+                classic_connection=classic_connection,
+            )
         )
         code = context.producer_error(result, fenced_since=FIRST_VERSION_WITH_FENCED)
         codes = {

@@ -17,13 +17,14 @@ FIRST_VERSION_WITH_FENCED = 2
 @handles(ApiKey.END_TXN, versions=range(0, 6))
 async def end_txn(request: Request, context: RequestContext) -> Tree:
     asked = Producer(request.producer_id, request.producer_epoch)
-    context.hear_coordination(asked.id)
+    bumps_epoch = context.version >= FIRST_VERSION_WITH_EPOCH
     producer = await outcome(
         context.broker.transactions.end(
             request.transactional_id,
             asked,
             commit=request.committed,
-            bump_epoch=context.version >= FIRST_VERSION_WITH_EPOCH,
+            bump_epoch=bumps_epoch,
+            classic_connection=None if bumps_epoch else context.connection,
         )
     )
     error_code = context.producer_error(producer, fenced_since=FIRST_VERSION_WITH_FENCED)

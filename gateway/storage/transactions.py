@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from gateway.domain.connections import Speaker
 from gateway.domain.producers import Producer
 from gateway.domain.transactions import State, Transaction
 from gateway.storage.database import Database, Row
@@ -21,6 +22,7 @@ __all__ = [
     "add_offsets",
     "add_partitions",
     "begin",
+    "change_speaker",
     "count_open",
     "create",
     "describe",
@@ -131,6 +133,15 @@ async def rotate(
         "transactions/rotate_producer", transactional_id=transactional_id, previous_epoch=previous_epoch
     )
     return Producer(producer_id, 0)
+
+
+async def change_speaker(source: DatabaseTransaction, transactional_id: str, speaker: Speaker) -> None:
+    await source.rows(
+        "transactions/change_speaker",
+        transactional_id=transactional_id,
+        gateway=speaker.gateway,
+        connection=speaker.connection,
+    )
 
 
 async def begin(source: DatabaseTransaction, transactional_id: str) -> None:
@@ -263,7 +274,13 @@ def extend_script(extents: Sequence[Extent]) -> str:
 def _transaction(rows: list[Row]) -> Transaction | None:
     if not rows:
         return None
-    producer_id, epoch, state, timeout_ms, previous_epoch, ended_epoch, previous_producer_id = rows[0]
+    producer_id, epoch, state, timeout_ms, previous_epoch, ended_epoch, previous_producer_id, *speaker = rows[0]
     return Transaction(
-        Producer(producer_id, epoch), State(state), timeout_ms, previous_epoch, ended_epoch, previous_producer_id
+        Producer(producer_id, epoch),
+        State(state),
+        timeout_ms,
+        previous_epoch,
+        ended_epoch,
+        previous_producer_id,
+        None if speaker[0] is None else Speaker(*speaker),
     )

@@ -22,6 +22,8 @@ CREATE TABLE kafka.transactions (
     previous_epoch smallint,
     ended_epoch smallint,
     previous_producer_id bigint,
+    speaker_gateway bigint,
+    speaker_connection bigint,
     transactional_id text COLLATE "C" PRIMARY KEY,
     state text NOT NULL DEFAULT 'Empty' CHECK (state IN ('Empty', 'Ongoing', 'CompleteCommit', 'CompleteAbort')),
     client_id text
@@ -229,6 +231,10 @@ COMMENTS = {
     "COLUMN kafka.transactions.ended_epoch": "The epoch in which the client ended its last transaction: a "
     "retry is recognised by it.",
     "COLUMN kafka.transactions.previous_producer_id": "The producer id before the last one ran out of epochs.",
+    "COLUMN kafka.transactions.speaker_gateway": "Process of the gateway over which a classic client "
+    "last spoke about it.",
+    "COLUMN kafka.transactions.speaker_connection": "Number of that connection there: requests over "
+    "older ones are refused.",
     "COLUMN kafka.transactions.transactional_id": "transactional.id of the producer.",
     "COLUMN kafka.transactions.state": "Empty, Ongoing, CompleteCommit or CompleteAbort.",
     "COLUMN kafka.transactions.client_id": "client.id of the producer.",
@@ -267,6 +273,22 @@ COMMENTS = {
     "VIEW kafka.open_transactions": "Open transactions with their age, and whose last stable offset they hold back.",
     "VIEW kafka.transaction_stats": "How many transactions began, were committed, aborted or "
     "timed out, and are open now.",
+    "COLUMN kafka.open_transactions.transactional_id": "transactional.id of the producer.",
+    "COLUMN kafka.open_transactions.producer_id": "Its producer id.",
+    "COLUMN kafka.open_transactions.producer_epoch": "Its epoch.",
+    "COLUMN kafka.open_transactions.client_id": "Its client.id.",
+    "COLUMN kafka.open_transactions.started_at": "When the transaction began.",
+    "COLUMN kafka.open_transactions.age": "How long ago that was.",
+    "COLUMN kafka.open_transactions.transaction_timeout_ms": "It is aborted when it gets older than this.",
+    "COLUMN kafka.open_transactions.partitions": "Its partitions, with the offsets it wrote and whether it is the one "
+    "that holds back the last stable offset.",
+    "COLUMN kafka.open_transactions.offsets_waiting": "How many consumer offsets become true with it.",
+    "COLUMN kafka.transaction_stats.started": "Transactions begun since the schema was made.",
+    "COLUMN kafka.transaction_stats.committed": "Transactions committed.",
+    "COLUMN kafka.transaction_stats.aborted": "Transactions aborted, those that timed out included.",
+    "COLUMN kafka.transaction_stats.timed_out": "Transactions aborted because their time was over.",
+    "COLUMN kafka.transaction_stats.active": "Transactions that are open now.",
+    "COLUMN kafka.transaction_stats.oldest_open_age": "Age of the oldest open one; null if there is none.",
 }
 
 GRANTS = """

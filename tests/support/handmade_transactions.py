@@ -93,6 +93,7 @@ class TransactionConnection(WireClient):
 
     def __init__(self, bootstrap: str, generation: Generation = CLASSIC) -> None:
         super().__init__(bootstrap)
+        self.bootstrap = bootstrap
         self.generation = generation
 
     def send(self, api: str, version: int, **fields: Any) -> None:
@@ -383,6 +384,15 @@ class TransactionConnection(WireClient):
             if read.next_offset == start:
                 return found
             start = read.next_offset
+
+    def markers(self, topic: str, *, partition: int = 0) -> list[tuple[int, int]]:
+        """Offset and type of all control records, of what a consumer of committed records gets."""
+        found: list[tuple[int, int]] = []
+        start = 0
+        while (read := self.fetch(topic, start, partition=partition)).next_offset > start:
+            found += read.markers
+            start = read.next_offset
+        return found
 
     def list_offset(self, topic: str, timestamp: int, *, partition: int = 0, isolation: int = READ_COMMITTED) -> int:
         answer = self.call(

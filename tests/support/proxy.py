@@ -22,6 +22,7 @@ from tests.support.gateway_process import HOST, free_port
 
 PRODUCE = 0
 INIT_PRODUCER_ID = 22
+END_TXN = 26
 IO_ERRORS = (OSError, asyncio.IncompleteReadError)
 
 
@@ -49,6 +50,7 @@ class Proxy:
         faults: Sequence[Fault] = tuple(Fault),
         api_keys: Sequence[int] = (PRODUCE,),
         hold_s: float = 0.3,
+        waits: bool = False,
         delay_s: float = 0.05,
     ) -> None:
         self.port = free_port()
@@ -59,6 +61,8 @@ class Proxy:
         self._faults = faults
         self._api_keys = api_keys
         self._hold_s = hold_s
+        self._may_go = asyncio.Event() if waits else None
+        self.held = 0
         self._delay_s = delay_s
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -129,8 +133,16 @@ class Proxy:
             writer.close()
             self._connections.discard(task)
 
+    def let_go(self) -> None:
+        """With `waits`, requests are held back until now; `held` is 0 when the gateway has dealt with them."""
+        assert self._may_go is not None
+        self._loop.call_soon_threadsafe(self._may_go.set)
+
     async def hold(self) -> None:
-        await asyncio.sleep(self._hold_s)
+        if self._may_go is not None:
+            await self._may_go.wait()
+        else:
+            await asyncio.sleep(self._hold_s)
 
     async def delay(self) -> None:
         await asyncio.sleep(self._delay_s)
@@ -151,6 +163,7 @@ class _Relay:
         self._client_reader, self._client = client_reader, client
         self._gateway_reader, self._gateway = gateway_reader, gateway
         self._unanswered: deque[Fault | None] = deque()
+        self._held = 0
 
     async def run(self) -> None:
         answers = asyncio.create_task(self._relay_answers())
@@ -172,6 +185,7 @@ class _Relay:
                 task.cancel()
             await asyncio.gather(answers, requests, return_exceptions=True)
             self._gateway.close()
+            self._proxy.held -= self._held
 
     async def _relay_requests(self) -> None:
         with suppress(*IO_ERRORS):
@@ -186,6 +200,8 @@ class _Relay:
                     return
                 self._unanswered.append(fault)
                 if fault is Fault.HELD_BACK:
+                    self._held += 1
+                    self._proxy.held += 1
                     self._cut_client()
                     await self._proxy.hold()
                 self._gateway.write(frame)
