@@ -1,1 +1,1 @@
-"""Throughput and latency of the gateway, next to raw COPY of the same rows: `python -m benchmarks`."""
+"""Throughput and latency of the gateway, and the price of its promises: `python -m benchmarks`."""

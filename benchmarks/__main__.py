@@ -14,10 +14,10 @@ import typer
 from rich.console import Console
 
 from benchmarks.clients import Client, ClientFailed, JavaClient, Librdkafka
-from benchmarks.report import print_tables, write_markdown
+from benchmarks.report import print_sections, write_markdown
 from benchmarks.run import measure
 from benchmarks.stack import Stack, StackFailed
-from benchmarks.workload import DEFAULT, QUICK, Workload
+from benchmarks.workload import DEFAULT, QUICK, Part, Workload
 from gateway.errors import StartupError
 from tests.support.gateway_process import GatewayFailed
 from tests.support.java import JavaMissing
@@ -28,29 +28,36 @@ TABLE_WIDTH = 150
 
 def main(
     *,
+    only: Annotated[list[Part] | None, typer.Option(help="Only this part; may be given several times.")] = None,
     repetitions: Annotated[int | None, typer.Option(min=1, max=100, help="How often everything is measured.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A smoke run: few records, once.")] = False,
-    size: Annotated[list[int] | None, typer.Option(help="Only records of this size (100, 1024).")] = None,
-    partitions: Annotated[list[int] | None, typer.Option(help="Only topics of so many partitions (1, 6).")] = None,
+    size: Annotated[
+        list[int] | None, typer.Option(help="Produce and consume only records of this size (100, 1024).")
+    ] = None,
+    partitions: Annotated[
+        list[int] | None, typer.Option(help="Produce and consume only in so many partitions (1, 6).")
+    ] = None,
     java: Annotated[bool, typer.Option(help="Measure with the Java client too.")] = True,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all numbers to this file.")] = None,
     markdown_file: Annotated[
         Path | None,
-        typer.Option("--markdown", help="Write the tables to this file, between its marks if it has them."),
+        typer.Option("--markdown", help="Write the sections to this file, between its marks if it has them."),
     ] = None,
 ) -> None:
-    """Measure produce, consume and latency through the gateway, and raw COPY of the same rows."""
+    """Measure the gateway: throughput next to raw COPY of the same rows, and the price of what it promises."""
     _unwind_on_termination()
     workload = _workload(QUICK if quick else DEFAULT, repetitions, size, partitions)
     progress = Console(stderr=True, highlight=False)
     try:
         with Stack() as stack:
-            results = measure(stack, _clients(stack.directory, progress, java=java), workload, progress.print)
+            results = measure(stack, _clients(progress, java=java), workload, only or list(Part), progress.print)
     except (StackFailed, GatewayFailed, ClientFailed, StartupError) as failed:
         progress.print(str(failed), style="red", markup=False)
         raise typer.Exit(1) from None
+    for part, seconds in results.seconds.items():
+        progress.print(f"{part}: {seconds} s")
     console = Console()
-    print_tables(results, console if console.is_terminal else Console(width=TABLE_WIDTH))
+    print_sections(results, console if console.is_terminal else Console(width=TABLE_WIDTH))
     if json_file is not None:
         json_file.write_text(json.dumps(results.as_json(), indent=2) + "\n", encoding="utf-8")
     if markdown_file is not None:
@@ -70,13 +77,11 @@ def _workload(
     return replace(base, repetitions=repetitions or base.repetitions, shapes=shapes)
 
 
-def _clients(directory: Path, progress: Console, *, java: bool) -> list[Client]:
+def _clients(progress: Console, *, java: bool) -> list[Client]:
     clients: list[Client] = [Librdkafka()]
     if java:
-        classes = directory / "classes"
-        classes.mkdir()
         try:
-            clients.append(JavaClient(classes))
+            clients.append(JavaClient())
         except JavaMissing as missing:
             progress.print(f"Without the Java client: {missing}.", style="yellow", markup=False)
     return clients

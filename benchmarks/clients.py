@@ -1,7 +1,6 @@
 """The clients, each measurement in a process of its own, so that what they use is theirs.
 
-librdkafka through confluent-kafka, and Kafka's Java client through its ProducerPerformance tool. Its
-ConsumerPerformance joins a group, so the Java consumer is a small program of ours that assigns instead.
+librdkafka through confluent-kafka, and Kafka's Java client through ProducerPerformance and ConsumerPerformance.
 """
 
 from __future__ import annotations
@@ -10,18 +9,32 @@ import json
 import re
 import subprocess
 import sys
+import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from statistics import quantiles
+from datetime import datetime
+from enum import Enum
+from statistics import median, quantiles
 from typing import Any, Protocol
 
 from benchmarks.workload import Shape
 from tests.support.gateway_process import REPOSITORY
-from tests.support.java import KAFKA_VERSION, PRODUCER_PERFORMANCE, jar_directory
+from tests.support.java import CONSUMER_PERFORMANCE, KAFKA_VERSION, PRODUCER_PERFORMANCE, jar_directory
 
-__all__ = ["Client", "ClientFailed", "JavaClient", "Librdkafka", "Percentiles", "parse_producer_performance"]
+__all__ = [
+    "Client",
+    "ClientFailed",
+    "Guarantee",
+    "Isolation",
+    "JavaClient",
+    "Librdkafka",
+    "Percentiles",
+    "parse_consumer_performance",
+    "parse_producer_performance",
+]
 
 TIMEOUT_S = 180.0
+TRANSACTION_MS = 100
 WARMUP_SHARE = 5
 """A fifth of what a JVM sends or reads warms up its compiler and is not timed."""
 
@@ -35,16 +48,39 @@ class Percentiles:
     p50_ms: float
     p99_ms: float
 
+    @classmethod
+    def of(cls, times_ms: Sequence[float]) -> Percentiles:
+        """p99 of a few times is the longest of them."""
+        return cls(median(times_ms), quantiles(times_ms, n=100, method="inclusive")[98])
+
+
+class Guarantee(Enum):
+    """What the producer asks for, all of them with acks=all."""
+
+    NONE = "none"
+    IDEMPOTENT = "idempotent"
+    TRANSACTIONAL = "transactional"
+    """In transactions of 100 ms, each committed before the next begins."""
+
+
+class Isolation(Enum):
+    UNCOMMITTED = "read_uncommitted"
+    COMMITTED = "read_committed"
+
 
 class Client(Protocol):
     name: str
     version: str
 
-    def produce(self, bootstrap: str, topic: str, shape: Shape, records: int) -> float:
+    def produce(
+        self, bootstrap: str, topic: str, shape: Shape, records: int, guarantee: Guarantee = Guarantee.IDEMPOTENT
+    ) -> float:
         """Records per second."""
 
-    def consume(self, bootstrap: str, topic: str, shape: Shape, records: int) -> float:
-        """Records per second."""
+    def consume(
+        self, bootstrap: str, topic: str, shape: Shape, records: int, isolation: Isolation | None = None
+    ) -> float:
+        """Records per second; the client's own default where no isolation is asked for."""
 
     def latency(self, bootstrap: str, topic: str, shape: Shape, *, rate: int, seconds: int) -> Percentiles:
         """Of acks=all at `rate` records per second; a second more, before, is not counted."""
@@ -60,19 +96,38 @@ class Librdkafka:
 
         self.version = f"{confluent_kafka.libversion()[0]} (confluent-kafka {confluent_kafka.__version__})"
 
-    def produce(self, bootstrap: str, topic: str, shape: Shape, records: int) -> float:
-        done = self._run(bootstrap, topic, records, "produce", "--record-bytes", shape.record_bytes)
+    def produce(
+        self, bootstrap: str, topic: str, shape: Shape, records: int, guarantee: Guarantee = Guarantee.IDEMPOTENT
+    ) -> float:
+        options: list[object] = ["--record-bytes", shape.record_bytes]
+        if guarantee is Guarantee.NONE:
+            options.append("--not-idempotent")
+        elif guarantee is Guarantee.TRANSACTIONAL:
+            options += ["--transaction-ms", TRANSACTION_MS]
+        done = self._run(bootstrap, topic, records, "produce", *options)
         return float(done["records"] / done["seconds"])
 
-    def consume(self, bootstrap: str, topic: str, shape: Shape, records: int) -> float:
-        done = self._run(bootstrap, topic, records, "consume", "--partitions", shape.partitions)
+    def consume(
+        self, bootstrap: str, topic: str, shape: Shape, records: int, isolation: Isolation | None = None
+    ) -> float:
+        options: list[object] = ["--partitions", shape.partitions]
+        if isolation is not None:
+            options += ["--isolation", isolation.value]
+        done = self._run(bootstrap, topic, records, "consume", *options)
         return float(done["records"] / done["seconds"])
 
     def latency(self, bootstrap: str, topic: str, shape: Shape, *, rate: int, seconds: int) -> Percentiles:
         options = ["--record-bytes", shape.record_bytes, "--rate", rate, "--warmup", rate]
         done = self._run(bootstrap, topic, rate * (seconds + 1), "latency", *options)
-        cuts = quantiles(done["latencies_ms"], n=100)
-        return Percentiles(p50_ms=cuts[49], p99_ms=cuts[98])
+        return Percentiles.of(done["latencies_ms"])
+
+    def commit_latency(
+        self, bootstrap: str, topic: str, shape: Shape, records: int, *, transactions: int, is_flushed_first: bool
+    ) -> Percentiles:
+        """Of commit_transaction() of transactions of so many records, which are sent before or within it."""
+        options = ["--record-bytes", shape.record_bytes, "--partitions", shape.partitions]
+        options += ["--transactions", transactions, *(["--flush-first"] if is_flushed_first else [])]
+        return Percentiles.of(self._run(bootstrap, topic, records, "commit", *options)["latencies_ms"])
 
     def _run(self, bootstrap: str, topic: str, records: int, command: str, *options: object) -> Any:
         arguments = ["--bootstrap", bootstrap, "--topic", topic, "--records", records, command, *options]
@@ -84,32 +139,42 @@ class JavaClient:
 
     name = "Java"
 
-    def __init__(self, directory: Path) -> None:
-        """`directory` takes the compiled consumer. Raises tests.support.java.JavaMissing."""
-        jars = jar_directory()
-        source = Path(__file__).parent / "java" / "AssignedConsumer.java"
-        _output(["javac", "-nowarn", "-cp", f"{jars}/*", "-d", directory, source])
+    def __init__(self) -> None:
+        """Raises tests.support.java.JavaMissing."""
         self.version = KAFKA_VERSION
         # The heap of Kafka's own scripts for these tools.
         self._java = ["java", "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
-        self._java += ["-cp", f"{directory}:{jars}/*"]
+        self._java += ["-cp", f"{jar_directory()}/*"]
 
-    def produce(self, bootstrap: str, topic: str, shape: Shape, records: int) -> float:
-        return self._perform(bootstrap, topic, shape, records, warmup=records // WARMUP_SHARE, rate=-1)[0]
+    def produce(
+        self, bootstrap: str, topic: str, shape: Shape, records: int, guarantee: Guarantee = Guarantee.IDEMPOTENT
+    ) -> float:
+        options: list[object] = []
+        if guarantee is Guarantee.NONE:
+            options = ["--command-property", "enable.idempotence=false"]
+        elif guarantee is Guarantee.TRANSACTIONAL:
+            options = ["--transactional-id", topic, "--transaction-duration-ms", TRANSACTION_MS]
+        return self._perform(bootstrap, topic, shape, records, records // WARMUP_SHARE, *options)[0]
 
-    def consume(self, bootstrap: str, topic: str, shape: Shape, records: int) -> float:
-        arguments = [bootstrap, topic, shape.partitions, records, records // WARMUP_SHARE]
-        done = json.loads(_output([*self._java, "AssignedConsumer", *arguments]))
-        return float(done["records"] / done["seconds"])
+    def consume(
+        self, bootstrap: str, topic: str, shape: Shape, records: int, isolation: Isolation | None = None
+    ) -> float:
+        options: list[object] = ["--bootstrap-server", bootstrap, "--topic", topic, "--num-records", records]
+        options += ["--group", f"bench-{uuid.uuid4()}", "--hide-header"]
+        options += ["--show-detailed-stats", "--reporting-interval", 5]
+        if isolation is not None:
+            options += ["--command-property", f"isolation.level={isolation.value}"]
+        output = _output([*self._java, CONSUMER_PERFORMANCE, *options])
+        return parse_consumer_performance(output, warmup=records // WARMUP_SHARE)
 
     def latency(self, bootstrap: str, topic: str, shape: Shape, *, rate: int, seconds: int) -> Percentiles:
-        return self._perform(bootstrap, topic, shape, rate * (seconds + 1), warmup=rate, rate=rate)[1]
+        return self._perform(bootstrap, topic, shape, rate * (seconds + 1), rate, rate=rate)[1]
 
     def _perform(
-        self, bootstrap: str, topic: str, shape: Shape, records: int, *, warmup: int, rate: int
+        self, bootstrap: str, topic: str, shape: Shape, records: int, warmup: int, *more: object, rate: int = -1
     ) -> tuple[float, Percentiles]:
         options = ["--bootstrap-server", bootstrap, "--topic", topic, "--record-size", shape.record_bytes]
-        options += ["--num-records", records, "--warmup-records", warmup, "--throughput", rate]
+        options += ["--num-records", records, "--warmup-records", warmup, "--throughput", rate, *more]
         return parse_producer_performance(_output([*self._java, PRODUCER_PERFORMANCE, *options]))
 
 
@@ -120,6 +185,25 @@ def parse_producer_performance(output: str) -> tuple[float, Percentiles]:
         raise ClientFailed(f"ProducerPerformance printed no summary:\n{output}")
     rate, p50, p99 = summaries[-1]
     return float(rate), Percentiles(float(p50), float(p99))
+
+
+def parse_consumer_performance(output: str, *, warmup: int) -> float:
+    """Records per second from the first report after `warmup` records to the last report.
+
+    The tool has no warm-up of its own. Its detailed reports (time, thread, MB, MB/s, records so far, …) come
+    every few milliseconds, each at the first record of a poll, so that what lies between two of them is exact.
+    """
+    if "Exiting before consuming" in output:
+        raise ClientFailed(f"ConsumerPerformance did not get all records:\n{output[-2000:]}")
+    reports = [
+        (datetime.strptime(time, "%Y-%m-%d %H:%M:%S:%f"), int(records))  # noqa: DTZ007 - only differences are used
+        for time, records in re.findall(r"^([\d-]+ [\d:]+), 0, [\d.]+, [\d.]+, (\d+), ", output, re.MULTILINE)
+        if int(records) >= warmup
+    ]
+    if len(reports) < 2:
+        raise ClientFailed(f"ConsumerPerformance reported too little:\n{output[-2000:]}")
+    (first, before), (last, after) = reports[0], reports[-1]
+    return (after - before) / (last - first).total_seconds()
 
 
 def _output(command: list[Any]) -> str:

@@ -37,24 +37,59 @@ class Deliveries:
             raise SystemExit(f"{len(self.latencies_s)} of {records} records were delivered: {self.error}")
 
 
-def produce(bootstrap: str, topic: str, *, records: int, record_bytes: int) -> dict[str, Any]:
-    """As fast as the gateway takes them; the clock stops at the last delivery report."""
-    producer = _producer(bootstrap, topic)
+def produce(
+    bootstrap: str, topic: str, *, records: int, record_bytes: int, is_idempotent: bool, transaction_ms: int | None
+) -> dict[str, Any]:
+    """As fast as the gateway takes them; the clock stops at the last delivery report or commit."""
+    producer = _producer(bootstrap, topic, is_idempotent=is_idempotent, is_transactional=transaction_ms is not None)
     reports = Deliveries()
+    # The first record waits for the producer id, which librdkafka asks for when it likes: it is not timed.
+    _send_first(producer, topic, record_bytes, reports, is_transactional=transaction_ms is not None)
+    timed = records - 1
     started = time.perf_counter()
-    for number, value in enumerate(islice(cycle(payloads(record_bytes)), records)):
-        while True:
-            try:
-                producer.produce(topic, value, on_delivery=reports)
-                break
-            except BufferError:  # the client's queue is full
-                producer.poll(0.1)
-        if number % 1000 == 0:
-            producer.poll(0)
-    producer.flush(TIMEOUT_S)
+    if transaction_ms is not None:
+        _send_in_transactions(producer, topic, timed, record_bytes, reports, transaction_s=transaction_ms / 1000)
+    else:
+        for number, value in enumerate(islice(cycle(payloads(record_bytes)), timed)):
+            _send(producer, topic, value, reports)
+            if number % 1000 == 0:
+                producer.poll(0)
+        producer.flush(TIMEOUT_S)
     seconds = time.perf_counter() - started
     reports.require(records)
-    return {"records": records, "seconds": seconds}
+    return {"records": timed, "seconds": seconds}
+
+
+def time_commits(
+    bootstrap: str,
+    topic: str,
+    *,
+    records: int,
+    record_bytes: int,
+    partitions: int,
+    transactions: int,
+    is_flushed_first: bool,
+) -> dict[str, Any]:
+    """Milliseconds of each commit_transaction(); the records are sent within it, or before if flushed first."""
+    producer = _producer(bootstrap, topic, is_transactional=True)
+    reports = Deliveries()
+    values = list(islice(cycle(payloads(record_bytes)), records))
+    # The first ones open connections and prepare statements.
+    warmup = max(1, transactions // 10)
+    latencies_ms = []
+    for _ in range(warmup + transactions):
+        producer.begin_transaction()
+        for number, value in enumerate(values):
+            _send(producer, topic, value, reports, partition=number % partitions)
+            if number % 1000 == 999:
+                producer.poll(0)
+        if is_flushed_first:
+            producer.flush(TIMEOUT_S)
+        started = time.perf_counter()
+        producer.commit_transaction(TIMEOUT_S)
+        latencies_ms.append(round((time.perf_counter() - started) * 1000, 3))
+    reports.require(records * (warmup + transactions))
+    return {"latencies_ms": latencies_ms[warmup:]}
 
 
 def produce_at_rate(
@@ -74,10 +109,11 @@ def produce_at_rate(
     return {"latencies_ms": [round(latency * 1000, 3) for latency in reports.latencies_s[warmup:]]}
 
 
-def consume(bootstrap: str, topic: str, *, partitions: int, records: int) -> dict[str, Any]:
+def consume(bootstrap: str, topic: str, *, partitions: int, records: int, isolation: str) -> dict[str, Any]:
     """All partitions from the start, by assign(): no group."""
     consumer = Consumer(
         {
+            "isolation.level": isolation,
             "bootstrap.servers": bootstrap,
             "client.id": "bench",
             "group.id": "benchmark",
@@ -104,11 +140,52 @@ def consume(bootstrap: str, topic: str, *, partitions: int, records: int) -> dic
     return {"records": count, "seconds": seconds}
 
 
-def _producer(bootstrap: str, topic: str) -> Any:
-    producer = Producer(
-        {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "client.id": "bench"}
-    )
+def _send_first(producer: Any, topic: str, record_bytes: int, reports: Deliveries, *, is_transactional: bool) -> None:
+    if is_transactional:
+        producer.begin_transaction()
+    _send(producer, topic, payloads(record_bytes)[0], reports)
+    producer.flush(TIMEOUT_S)
+    if is_transactional:
+        producer.commit_transaction(TIMEOUT_S)
+
+
+def _send_in_transactions(
+    producer: Any, topic: str, records: int, record_bytes: int, reports: Deliveries, *, transaction_s: float
+) -> None:
+    """As Kafka's ProducerPerformance does it: the next transaction begins when the last one is committed."""
+    producer.begin_transaction()
+    ends = time.perf_counter() + transaction_s
+    for number, value in enumerate(islice(cycle(payloads(record_bytes)), records), start=1):
+        _send(producer, topic, value, reports)
+        if number % 1000 == 0:
+            producer.poll(0)
+        if number < records and time.perf_counter() >= ends:
+            producer.commit_transaction(TIMEOUT_S)
+            producer.begin_transaction()
+            ends = time.perf_counter() + transaction_s
+    producer.commit_transaction(TIMEOUT_S)
+
+
+def _send(producer: Any, topic: str, value: bytes, reports: Deliveries, **where: int) -> None:
+    while True:
+        try:
+            producer.produce(topic, value, on_delivery=reports, **where)
+            break
+        except BufferError:  # the client's queue is full
+            producer.poll(0.1)
+
+
+def _producer(bootstrap: str, topic: str, *, is_idempotent: bool = True, is_transactional: bool = False) -> Any:
+    settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "acks": "all", "client.id": "bench"}
+    # Five requests in flight is what idempotence allows. Without it librdkafka has no limit, and a comparison
+    # would be of that and not of deduplication.
+    settings |= {"enable.idempotence": is_idempotent, "max.in.flight.requests.per.connection": 5}
+    if is_transactional:
+        settings["transactional.id"] = topic
+    producer = Producer(settings)
     producer.list_topics(topic, timeout=TIMEOUT_S)  # connected before the clock starts
+    if is_transactional:
+        producer.init_transactions(TIMEOUT_S)
     return producer
 
 
@@ -116,6 +193,7 @@ MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {
     "produce": produce,
     "latency": produce_at_rate,
     "consume": consume,
+    "commit": time_commits,
 }
 
 
@@ -123,16 +201,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--topic", required=True)
-    parser.add_argument("--records", type=int, required=True)
+    parser.add_argument("--records", type=int, required=True, help="of a transaction, where commits are timed")
     commands = parser.add_subparsers(dest="command", required=True)
     producing = commands.add_parser("produce")
     producing.add_argument("--record-bytes", type=int, required=True)
+    producing.add_argument("--not-idempotent", dest="is_idempotent", action="store_false")
+    producing.add_argument("--transaction-ms", type=int)
     latency = commands.add_parser("latency")
     latency.add_argument("--record-bytes", type=int, required=True)
     latency.add_argument("--rate", type=int, required=True)
     latency.add_argument("--warmup", type=int, required=True)
     consuming = commands.add_parser("consume")
     consuming.add_argument("--partitions", type=int, required=True)
+    consuming.add_argument("--isolation", default="read_committed", help="librdkafka's own default")
+    committing = commands.add_parser("commit")
+    committing.add_argument("--record-bytes", type=int, required=True)
+    committing.add_argument("--partitions", type=int, required=True)
+    committing.add_argument("--transactions", type=int, required=True)
+    committing.add_argument("--flush-first", dest="is_flushed_first", action="store_true")
     arguments = vars(parser.parse_args())
     measurement = MEASUREMENTS[arguments.pop("command")]
     print(json.dumps(measurement(arguments.pop("bootstrap"), arguments.pop("topic"), **arguments)))

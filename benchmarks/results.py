@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
 from benchmarks.clients import Percentiles
 from benchmarks.stack import CpuSeconds
-from benchmarks.workload import Shape
+from benchmarks.workload import Part, Shape
 
-__all__ = ["RAW_COPY", "Case", "Results", "Run", "Spread", "Summary"]
+__all__ = ["COMPARISONS", "Case", "Comparison", "Results", "Run", "Spread", "Summary", "Timing"]
 
 RAW_COPY = "raw COPY"
+PRODUCE = "produce"
+CONSUME_TAIL = "consume, tail"
+CONSUME_ROWS = "consume, rows"
+IDEMPOTENCE_OFF = "produce, idempotence off"
+IDEMPOTENCE_ON = "produce, idempotence on"
+NOT_TRANSACTIONAL = "produce, idempotent"
+TRANSACTIONAL = "produce, transactional"
+UNCOMMITTED_TAIL = "read_uncommitted, tail"
+COMMITTED_TAIL = "read_committed, tail"
+UNCOMMITTED_ROWS = "read_uncommitted, rows"
+COMMITTED_ROWS = "read_committed, rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +35,33 @@ class Case:
     activity: str
     client: str
     shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One activity against another of the same client, shape and repetition."""
+
+    part: Part
+    activity: str
+    base: str
+    at_least: float
+    """The target of the ratio."""
+
+
+COMPARISONS = (
+    Comparison(Part.IDEMPOTENCE, IDEMPOTENCE_ON, IDEMPOTENCE_OFF, 0.95),
+    Comparison(Part.TRANSACTIONS, TRANSACTIONAL, NOT_TRANSACTIONAL, 0.8),
+    Comparison(Part.TRANSACTIONS, COMMITTED_TAIL, UNCOMMITTED_TAIL, 0.9),
+    Comparison(Part.TRANSACTIONS, COMMITTED_ROWS, UNCOMMITTED_ROWS, 0.9),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Something of which single times were taken."""
+
+    part: Part
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +76,15 @@ class Run:
     def of(cls, records_per_s: float, cpu: CpuSeconds, records: int) -> Run:
         return cls(records_per_s, cpu.gateway / records * 1e6, cpu.postgres / records * 1e6)
 
+    @classmethod
+    def joined(cls, runs: Sequence[Run]) -> Run:
+        """Several of equally many records as one: all their records in all their time."""
+        return cls(
+            len(runs) / sum(1 / run.records_per_s for run in runs),
+            sum(run.gateway_cpu_s_per_million for run in runs) / len(runs),
+            sum(run.postgres_cpu_s_per_million for run in runs) / len(runs),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Spread:
@@ -46,8 +93,9 @@ class Spread:
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        return cls(median(values), min(values), max(values))
+    def of(cls, values: Iterable[float]) -> Spread:
+        known = list(values)
+        return cls(median(known), min(known), max(known))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +105,6 @@ class Summary:
     """Of values, in millions of bytes."""
     gateway_cpu_s_per_million: float
     postgres_cpu_s_per_million: float
-    ratio: Spread
-    """To raw COPY of the same shape in the same repetition."""
 
 
 @dataclass
@@ -67,52 +113,80 @@ class Results:
 
     environment: dict[str, Any]
     runs: dict[Case, list[Run]] = field(default_factory=lambda: defaultdict(list))
-    latencies: dict[str, list[Percentiles]] = field(default_factory=lambda: defaultdict(list))
+    timings: dict[Timing, list[Percentiles]] = field(default_factory=lambda: defaultdict(list))
+    seconds: dict[Part, int] = field(default_factory=dict)
+    """How long each part took."""
 
-    def summaries(self) -> Iterator[tuple[Case, Summary]]:
-        """By shape, then activity, then client, each in the order of measuring: raw COPY comes first."""
+    def cases(self, *activities: str) -> Iterator[Case]:
+        """By shape, then activity, then client, each in the order of measuring."""
         shapes = list(dict.fromkeys(case.shape for case in self.runs))
-        activities = list(dict.fromkeys(case.activity for case in self.runs))
-        for case in sorted(self.runs, key=lambda c: (shapes.index(c.shape), activities.index(c.activity))):
-            yield case, self._summary(case)
+        chosen = [case for case in self.runs if case.activity in activities]
+        yield from sorted(chosen, key=lambda case: (shapes.index(case.shape), activities.index(case.activity)))
 
-    def latency_summaries(self) -> Iterator[tuple[str, Spread, Spread]]:
-        """Client, p50 and p99."""
-        for client, measured in self.latencies.items():
-            yield (
-                client,
-                Spread.of([one.p50_ms for one in measured]),
-                Spread.of([one.p99_ms for one in measured]),
-            )
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "environment": self.environment,
-            "cases": [
-                {
-                    "activity": case.activity,
-                    "client": case.client,
-                    **asdict(case.shape),
-                    "summary": asdict(summary),
-                    "runs": [asdict(run) for run in self.runs[case]],
-                }
-                for case, summary in self.summaries()
-            ],
-            "latencies": [
-                {"client": client, "runs": [asdict(one) for one in measured]}
-                for client, measured in self.latencies.items()
-            ],
-        }
-
-    def _summary(self, case: Case) -> Summary:
+    def summary(self, case: Case) -> Summary:
         runs = self.runs[case]
-        limits = self.runs[Case(RAW_COPY, "", case.shape)]
-        rates = Spread.of([run.records_per_s for run in runs])
-        ratios = [run.records_per_s / limit.records_per_s for run, limit in zip(runs, limits, strict=True)]
+        rates = Spread.of(run.records_per_s for run in runs)
         return Summary(
             records_per_s=rates,
             megabytes_per_s=rates.median * case.shape.record_bytes / 1e6,
             gateway_cpu_s_per_million=median(run.gateway_cpu_s_per_million for run in runs),
             postgres_cpu_s_per_million=median(run.postgres_cpu_s_per_million for run in runs),
-            ratio=Spread.of(ratios),
         )
+
+    def ratio(self, case: Case, base: Case) -> Spread:
+        """Of records per second, repetition by repetition."""
+        pairs = zip(self.runs[case], self.runs[base], strict=True)
+        return Spread.of(run.records_per_s / other.records_per_s for run, other in pairs)
+
+    def of_raw_copy(self, case: Case) -> Spread:
+        return self.ratio(case, Case(RAW_COPY, "", case.shape))
+
+    def compared(self, comparison: Comparison) -> Iterator[tuple[Case, Case, Spread]]:
+        """Each case, what it is measured against, and the ratio."""
+        for case in self.cases(comparison.activity):
+            base = Case(comparison.base, case.client, case.shape)
+            yield case, base, self.ratio(case, base)
+
+    def timed(self, part: Part) -> Iterator[tuple[str, Spread, Spread]]:
+        """Name, p50 and p99."""
+        for timing, measured in self.timings.items():
+            if timing.part is part:
+                yield (
+                    timing.name,
+                    Spread.of(one.p50_ms for one in measured),
+                    Spread.of(one.p99_ms for one in measured),
+                )
+
+    def p50_ratio(self, timing: Timing, base: Timing) -> Spread:
+        pairs = zip(self.timings[timing], self.timings[base], strict=True)
+        return Spread.of(one.p50_ms / other.p50_ms for one, other in pairs)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "environment": self.environment,
+            "seconds": self.seconds,
+            "cases": [
+                {
+                    "activity": case.activity,
+                    "client": case.client,
+                    **asdict(case.shape),
+                    "summary": asdict(self.summary(case)),
+                    "runs": [asdict(run) for run in runs],
+                }
+                for case, runs in self.runs.items()
+            ],
+            "comparisons": [
+                {
+                    **asdict(comparison),
+                    "client": case.client,
+                    **asdict(case.shape),
+                    "ratio": asdict(ratio),
+                }
+                for comparison in COMPARISONS
+                for case, _, ratio in self.compared(comparison)
+            ],
+            "timings": [
+                {**asdict(timing), "runs": [asdict(one) for one in measured]}
+                for timing, measured in self.timings.items()
+            ],
+        }

@@ -1,6 +1,6 @@
-"""The order of measuring.
+"""The order of measuring: part after part, each in repetitions that go once through everything in it.
 
-Every repetition goes once through all shapes, so that a slow minute of the machine hits them alike.
+A slow minute of the machine so hits what is compared alike.
 """
 
 from __future__ import annotations
@@ -8,93 +8,48 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-from benchmarks.clients import Client, ClientFailed
-from benchmarks.raw_copy import prepare_rows, time_copy
-from benchmarks.results import RAW_COPY, Case, Results, Run
-from benchmarks.stack import Stack, Topic
-from benchmarks.workload import QUICK, Shape, Workload
+from benchmarks.bench import Bench, Say
+from benchmarks.clients import Client
+from benchmarks.groups import measure_groups
+from benchmarks.idempotence import measure_idempotence
+from benchmarks.results import Results
+from benchmarks.stack import Stack
+from benchmarks.throughput import measure_latency, measure_throughput
+from benchmarks.transactions import measure_transactions
+from benchmarks.workload import QUICK, Part, Workload
 
-__all__ = ["CONSUME_ROWS", "CONSUME_TAIL", "PRODUCE", "measure"]
+__all__ = ["measure"]
 
-PRODUCE = "produce"
-CONSUME_TAIL = "consume, tail"
-CONSUME_ROWS = "consume, rows"
+STEPS: tuple[tuple[tuple[Part, ...], Callable[[Bench], None]], ...] = (
+    ((Part.PRODUCE, Part.CONSUME), measure_throughput),
+    ((Part.LATENCY,), measure_latency),
+    ((Part.IDEMPOTENCE,), measure_idempotence),
+    ((Part.TRANSACTIONS,), measure_transactions),
+    # Last: its groups stay in the database.
+    ((Part.GROUPS,), measure_groups),
+)
 
-Say = Callable[[str], None]
 
-
-def measure(stack: Stack, clients: Sequence[Client], workload: Workload, say: Say) -> Results:
-    """Run everything, telling progress by `say`. The first, short round warms up and is forgotten."""
-    started = time.monotonic()
-    warmup = Results({})
-    for shape in workload.shapes:
-        _measure_shape(stack, clients, shape, QUICK.records[shape.record_bytes], warmup, _nothing)
-    say(f"warmed up in {time.monotonic() - started:.0f} s")
+def measure(stack: Stack, clients: Sequence[Client], workload: Workload, parts: Collection[Part], say: Say) -> Results:
+    """Measure `parts`, telling progress by `say`. A short round warms each of them up and is forgotten."""
     results = Results(_environment(stack, clients, workload))
-    for repetition in range(1, workload.repetitions + 1):
-        tell = partial(_tell, say, f"[{repetition}/{workload.repetitions}]")
-        for shape in workload.shapes:
-            records = workload.records[shape.record_bytes]
-            _measure_shape(stack, clients, shape, records, results, tell)
-        for client in clients:
-            _measure_latency(stack, client, workload, results, tell)
-    results.environment["duration_s"] = round(time.monotonic() - started)
+    for together, step in STEPS:
+        wanted = [part for part in together if part in parts]
+        if not wanted:
+            continue
+        started = time.monotonic()
+        if workload.records != QUICK.records:
+            step(Bench(0, stack, clients, QUICK, Results({}), wanted, _nothing))
+            say(f"{' and '.join(wanted)}: warmed up in {time.monotonic() - started:.0f} s")
+        for repetition in range(1, workload.repetitions + 1):
+            tell = partial(_tell, say, f"[{repetition}/{workload.repetitions}]")
+            step(Bench(repetition, stack, clients, workload, results, wanted, tell))
+        # Parts that are measured together took their time together.
+        results.seconds[wanted[0]] = round(time.monotonic() - started)
     return results
-
-
-def _measure_shape(
-    stack: Stack, clients: Sequence[Client], shape: Shape, records: int, results: Results, say: Say
-) -> None:
-    def timed(activity: str, client: str, action: Callable[[], float]) -> None:
-        before = stack.cpu_seconds()
-        rate = action()
-        run = Run.of(rate, stack.cpu_seconds() - before, records)
-        results.runs[Case(activity, client, shape)].append(run)
-        say(f"{shape}: {activity} {client}".rstrip() + f" {rate:,.0f} records/s")
-
-    _measure_raw_copy(stack, shape, records, timed)
-    topics = [stack.create_topic(shape.partitions) for _ in clients]
-    for client, topic in zip(clients, topics, strict=True):
-        stack.settle()
-        timed(PRODUCE, client.name, partial(client.produce, stack.bootstrap, topic.name, shape, records))
-        _require_rows(stack, topic, records)
-        timed(CONSUME_TAIL, client.name, partial(client.consume, stack.bootstrap, topic.name, shape, records))
-    stack.restart_gateway()
-    for client, topic in zip(clients, topics, strict=True):
-        timed(CONSUME_ROWS, client.name, partial(client.consume, stack.bootstrap, topic.name, shape, records))
-        stack.drop_topic(topic)
-
-
-def _measure_raw_copy(
-    stack: Stack, shape: Shape, records: int, timed: Callable[[str, str, Callable[[], float]], None]
-) -> None:
-    topic = stack.create_topic(shape.partitions)
-    data = prepare_rows(shape, topic_id=topic.topic_id, records=records)
-    stack.settle()
-    timed(RAW_COPY, "", lambda: records / time_copy(stack.database_url, data))
-    _require_rows(stack, topic, records)
-    stack.drop_topic(topic)
-
-
-def _measure_latency(stack: Stack, client: Client, workload: Workload, results: Results, say: Say) -> None:
-    shape = workload.latency_shape
-    topic = stack.create_topic(shape.partitions)
-    stack.settle()
-    measured = client.latency(
-        stack.bootstrap, topic.name, shape, rate=workload.latency_rate, seconds=workload.latency_seconds
-    )
-    results.latencies[client.name].append(measured)
-    stack.drop_topic(topic)
-    say(f"{shape}: latency {client.name} p50 {measured.p50_ms:.1f} ms, p99 {measured.p99_ms:.1f} ms")
-
-
-def _require_rows(stack: Stack, topic: Topic, records: int) -> None:
-    """A fast loss is no speed."""
-    if (found := stack.count_rows(topic)) != records:
-        raise ClientFailed(f"{records} records were sent, {found} rows are there")
 
 
 def _environment(stack: Stack, clients: Sequence[Client], workload: Workload) -> dict[str, object]:
@@ -107,6 +62,9 @@ def _environment(stack: Stack, clients: Sequence[Client], workload: Workload) ->
         "records": {str(size): count for size, count in workload.records.items()},
         "latency": f"{workload.latency_rate:,} records/s of {workload.latency_shape}, "
         f"{workload.latency_seconds} s each",
+        "commits": f"{workload.commits} transactions of {workload.commit_records} records over "
+        f"{workload.commit_shape.partitions} partitions each",
+        "groups": f"{workload.group_load}, {workload.group_load.seconds} s each",
     }
 
 

@@ -1,14 +1,26 @@
-"""What is measured: the shapes of the records, how many, and their content."""
+"""What is measured: the parts, the shapes of the records, how many, and their content."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from enum import StrEnum
 
-__all__ = ["DEFAULT", "QUICK", "Shape", "Workload", "payloads"]
+__all__ = ["DEFAULT", "QUICK", "GroupLoad", "Part", "Shape", "Workload", "payloads"]
 
 RECORD_SIZES = (100, 1024)
 PARTITION_COUNTS = (1, 6)
+
+
+class Part(StrEnum):
+    """What can be asked for by name; measured in this order."""
+
+    PRODUCE = "produce"
+    CONSUME = "consume"
+    LATENCY = "latency"
+    IDEMPOTENCE = "idempotence"
+    TRANSACTIONS = "transactions"
+    GROUPS = "groups"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +36,24 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupLoad:
+    """Groups with committed offsets; some of them have live members."""
+
+    groups: int
+    members: int
+    members_per_group: int
+    connections: int
+    """Over which the heartbeats of all members go."""
+    seconds: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.groups:,} groups with committed offsets, {self.members} live members in "
+            f"{self.members // self.members_per_group} of them, {self.connections} connections"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """How much of everything one run does."""
 
@@ -33,12 +63,41 @@ class Workload:
     latency_rate: int
     """Records per second."""
     latency_seconds: int
+    commits: int
+    """Small transactions whose commits are timed."""
+    end_commits: dict[int, int]
+    """How many transactions are ended for EndTxn's cost, by the number of their records."""
+    group_load: GroupLoad
     shapes: tuple[Shape, ...] = tuple(Shape(size, count) for size in RECORD_SIZES for count in PARTITION_COUNTS)
+    idempotence_shapes: tuple[Shape, ...] = (Shape(1024, 6), Shape(100, 6))
+    transaction_shapes: tuple[Shape, ...] = (Shape(1024, 6), Shape(100, 6))
+    is_doubled: bool = True
+    """Both sides of a comparison of producing are run twice."""
     latency_shape: Shape = Shape(1024, 6)
+    isolation_shape: Shape = Shape(1024, 6)
+    commit_shape: Shape = Shape(100, 3)
+    commit_records: int = 10
 
 
-DEFAULT = Workload(repetitions=5, records={100: 250_000, 1024: 100_000}, latency_rate=1000, latency_seconds=10)
-QUICK = Workload(repetitions=1, records={100: 10_000, 1024: 5_000}, latency_rate=1000, latency_seconds=2)
+DEFAULT = Workload(
+    repetitions=5,
+    records={100: 250_000, 1024: 100_000},
+    latency_rate=1000,
+    latency_seconds=8,
+    commits=300,
+    end_commits={10: 20, 1_000: 20, 100_000: 5},
+    group_load=GroupLoad(groups=1000, members=200, members_per_group=5, connections=20, seconds=10),
+)
+QUICK = Workload(
+    repetitions=1,
+    records={100: 10_000, 1024: 5_000},
+    latency_rate=1000,
+    latency_seconds=2,
+    commits=20,
+    end_commits={10: 3, 1_000: 3, 10_000: 2},
+    is_doubled=False,
+    group_load=GroupLoad(groups=50, members=20, members_per_group=5, connections=4, seconds=3),
+)
 
 
 def payloads(record_bytes: int) -> list[bytes]:

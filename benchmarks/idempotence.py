@@ -1,0 +1,30 @@
+"""What deduplication costs: the same client with idempotence on and off."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from benchmarks.bench import Bench, Leg
+from benchmarks.clients import Client, Guarantee
+from benchmarks.results import IDEMPOTENCE_OFF, IDEMPOTENCE_ON, Run
+from benchmarks.workload import Shape
+
+__all__ = ["measure_idempotence", "produce_once"]
+
+
+def measure_idempotence(bench: Bench) -> None:
+    for shape in bench.workload.idempotence_shapes:
+        for client in bench.clients:
+            off = Leg(IDEMPOTENCE_OFF, partial(produce_once, bench, client, shape, Guarantee.NONE))
+            on = Leg(IDEMPOTENCE_ON, partial(produce_once, bench, client, shape, Guarantee.IDEMPOTENT))
+            bench.compare(client, shape, off, on, is_doubled=bench.workload.is_doubled)
+
+
+def produce_once(bench: Bench, client: Client, shape: Shape, guarantee: Guarantee) -> Run:
+    """Into a topic of its own, half of what other measurements send: there may be two of each."""
+    records = bench.workload.records[shape.record_bytes] // 2
+    with bench.topic(shape.partitions) as topic:
+        produce = partial(client.produce, bench.stack.bootstrap, topic.name, shape, records, guarantee)
+        run = bench.run(produce, records=records)
+        bench.require_rows(topic, records)
+    return run
