@@ -124,7 +124,7 @@ class Librdkafka:
     def commit_latency(
         self, bootstrap: str, topic: str, shape: Shape, records: int, *, transactions: int, is_flushed_first: bool
     ) -> Percentiles:
-        """Of commit_transaction() of transactions of so many records, which are sent before or within it."""
+        """Of commit_transaction() of transactions of so many records, which are sent well before or within it."""
         options = ["--record-bytes", shape.record_bytes, "--partitions", shape.partitions]
         options += ["--transactions", transactions, *(["--flush-first"] if is_flushed_first else [])]
         return Percentiles.of(self._run(bootstrap, topic, records, "commit", *options)["latencies_ms"])
