@@ -1,0 +1,190 @@
+"""Consume, transform, produce: workers of one group are killed inside transactions, yet each record comes out once."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import confluent_kafka
+import psycopg
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.clients.conftest import OTHER_BROKER
+from tests.support import java
+from tests.support.gateway_process import REPOSITORY, GatewayProcess
+from tests.support.waiting import wait_for
+
+PARTITIONS, RECORDS, KILLS = 4, 2_000, 3
+WORKERS = {"confluent-kafka": 3, "java": 2}
+JAVA_SOURCE = Path(java.__file__).with_name("ExactlyOnceWorker.java")
+
+# A dead member is given up soon, so that a test with several of them stays short.
+SETTINGS = {
+    "TABLEWIRE_GROUP_MIN_SESSION_TIMEOUT_MS": "1000",
+    "TABLEWIRE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
+    "TABLEWIRE_GROUP_CONSUMER_MIN_SESSION_TIMEOUT_MS": "500",
+    "TABLEWIRE_GROUP_CONSUMER_SESSION_TIMEOUT_MS": "3000",
+    "TABLEWIRE_GROUP_CONSUMER_MIN_HEARTBEAT_INTERVAL_MS": "100",
+    "TABLEWIRE_GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS": "300",
+}
+
+
+@pytest.fixture(scope="module")
+def hasty_gateway(module_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    if OTHER_BROKER:
+        pytest.skip("needs a gateway with short sessions: TABLEWIRE_TEST_BOOTSTRAP names another broker")
+    directory = tmp_path_factory.mktemp("hasty-gateway")
+    with GatewayProcess(module_database_url, directory=directory, settings=SETTINGS) as process:
+        yield process
+
+
+class Worker:
+    """A process that copies from one topic to another; the context stops it cleanly."""
+
+    def __init__(self, client: str, *arguments: str) -> None:
+        if client == "java":
+            command = ["java", *java.JVM_OPTIONS, *java.compiled(JAVA_SOURCE), "ExactlyOnceWorker"]
+        else:
+            command = [sys.executable, "-m", "tests.support.exactly_once_worker"]
+        self._command = [*command, *arguments]
+        self.lines: list[str] = []
+        self._start()
+
+    def kill_inside_a_transaction(self) -> None:
+        """kill -9 right after records were written, before their offsets are."""
+        seen = self.lines.count("open")
+        with self._news:
+            assert self._news.wait_for(lambda: self.lines.count("open") > seen, 20), self.lines[-5:]
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+
+    def restart(self) -> None:
+        self._start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(0 if exc_type else 20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            if exc_type is None:
+                raise
+        self._reader.join()
+
+    def _start(self) -> None:
+        self._news = threading.Condition()
+        self.process = subprocess.Popen(
+            self._command,
+            cwd=REPOSITORY,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._news:
+                self.lines.append(line.strip())
+                self._news.notify_all()
+
+
+def fill(bootstrap: str, topic: str) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 20})
+    for number in range(RECORDS):
+        producer.produce(topic, value=str(number), partition=number % PARTITIONS)
+    assert producer.flush(20) == 0
+
+
+def read(bootstrap: str, topic: str, isolation: str) -> list[int]:
+    """All that a consumer gets."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": f"reader-{topic}",
+            "isolation.level": isolation,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.assign([confluent_kafka.TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
+    found: list[int] = []
+    ended: set[int | None] = set()
+    while len(ended) < PARTITIONS:
+        message = consumer.poll(20)
+        assert message is not None, f"no end within 20 s, after {len(found)} records"
+        if message.error() is None:
+            found.append(int(message.value() or b""))
+        else:
+            assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF, message.error()
+            ended.add(message.partition())
+    consumer.close()
+    return found
+
+
+@pytest.mark.parametrize("client", ["confluent-kafka", "java"])
+def test_each_record_comes_out_once_though_workers_die_inside_transactions(
+    client: str, hasty_gateway: GatewayProcess
+) -> None:
+    if client == "java":
+        try:
+            java.jar_directory()
+        except java.JavaMissing as missing:
+            pytest.skip(str(missing))
+    bootstrap = hasty_gateway.bootstrap
+    name = uuid.uuid4().hex[:12]
+    source, target, group = f"source-{name}", f"target-{name}", f"group-{name}"
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for created in admin.create_topics([NewTopic(one, PARTITIONS) for one in (source, target)]).values():
+        created.result(20)
+    fill(bootstrap, source)
+    with ExitStack() as stack, psycopg.connect(hasty_gateway.database_url, autocommit=True) as database:
+
+        def done() -> int:
+            row = database.execute(
+                "SELECT count(*) FROM kafka.committed_messages WHERE topic = %s", [target]
+            ).fetchone()
+            assert row is not None
+            return int(row[0])
+
+        workers = [
+            stack.enter_context(Worker(client, bootstrap, group, source, target, f"{name}-{number}"))
+            for number in range(WORKERS[client])
+        ]
+        for kill in range(KILLS):
+            wait_for(lambda kill=kill: done() > RECORDS * kill // 5, wanted=True, timeout_s=30)
+            busy = [worker for worker in workers if worker.lines and worker.process.poll() is None]
+            victim = random.choice(busy)
+            victim.kill_inside_a_transaction()
+            victim.restart()
+        wait_for(lambda: done() >= RECORDS, wanted=True, timeout_s=40)
+    assert Counter(read(bootstrap, target, "read_committed")) == Counter(range(RECORDS))
+    assert len(read(bootstrap, target, "read_uncommitted")) > RECORDS, "no worker died inside a transaction"
+    with psycopg.connect(hasty_gateway.database_url) as database:
+        rows = database.execute("SELECT value FROM kafka.committed_messages WHERE topic = %s", [target]).fetchall()
+        offsets = database.execute(
+            "SELECT sum(committed_offset)::bigint FROM kafka.consumer_lag WHERE group_id = %s", [group]
+        ).fetchone()
+    assert Counter(int(value) for (value,) in rows) == Counter(range(RECORDS))
+    assert offsets == (RECORDS,)
