@@ -20,6 +20,7 @@ import pytest
 
 from tests.conftest import _scratch_database as scratch_database
 from tests.support.gateway_process import GatewayProcess
+from tests.support.group_member import ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, UNKNOWN_MEMBER_ID, Member
 from tests.support.handmade import OLD_DUPLICATE, OUT_OF_ORDER, Outcome, make_batch
 from tests.support.handmade_transactions import (
     ABORTABLE,
@@ -48,6 +49,7 @@ UNKNOWN_TOPIC = 3
 INVALID_REQUEST = 42
 POLICY_VIOLATION = 44
 NOT_ATTEMPTED = 55
+UNSTABLE = 88
 ID_NOT_FOUND = 105
 SWEPT_WITHIN_S = 12.0
 """A transaction is aborted ten seconds after its time at the latest; the machine may be busy."""
@@ -1155,6 +1157,12 @@ def commit_offsets(writer: Writer, group: str, offsets: Mapping[tuple[str, int],
         return set(connection.commit_offsets(writer.name, writer.producer, group, offsets, **more).values())
 
 
+def begin_offsets(writer: Writer, group: str) -> None:
+    """What comes before offsets in a transaction: nothing since KIP-890."""
+    if not writer.through.generation.bumps:
+        assert writer.through.add_offsets(writer.name, writer.producer, group) == NONE
+
+
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
 def test_offsets_become_true_with_the_transaction(
     commit: bool, through: Through, name: str, new_topic: Callable[..., str]
@@ -1210,6 +1218,76 @@ def test_offsets_of_a_fenced_producer_or_a_stranger_to_the_group_are_not_stored(
     assert run(through.database_url, "SELECT count(*) FROM kafka.transaction_offsets WHERE group_id = %s", group) == [
         (0,)
     ]
+
+
+def stable_offsets(through: Through, group: str, topic: str, partitions: int) -> list[tuple[int, int]]:
+    """Error code and offset of each partition, asked as a consumer of committed records asks (KIP-447)."""
+    asked = [{"name": topic, "partition_indexes": list(range(partitions))}]
+    with coordinator(through, group) as connection:
+        answer = connection.call("OffsetFetch", 7, group_id=group, topics=asked, require_stable=True)
+    assert answer["error_code"] == NONE, answer
+    return [(one["error_code"], one["committed_offset"]) for one in answer["topics"][0]["partitions"]]
+
+
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+def test_an_offset_that_a_transaction_may_change_is_unstable_until_its_end(
+    commit: bool, through: Through, name: str, new_topic: Callable[..., str]
+) -> None:
+    topic, group = new_topic(2), f"{name}-g"
+    first = Writer(through, name)
+    begin_offsets(first, group)
+    assert commit_offsets(first, group, {(topic, 0): 4, (topic, 1): 5}) == {NONE}
+    assert stable_offsets(through, group, topic, 2) == [(UNSTABLE, -1), (UNSTABLE, -1)]
+    assert first.end(commit=True) == NONE
+    assert stable_offsets(through, group, topic, 2) == [(NONE, 4), (NONE, 5)]
+    begin_offsets(first, group)
+    assert commit_offsets(first, group, {(topic, 1): 9}) == {NONE}
+    assert stable_offsets(through, group, topic, 2) == [(NONE, 4), (UNSTABLE, -1)], "the other partition is not held"
+    assert committed_offset(through, group, topic, 1) == 5, "who does not ask for stable ones sees the last commit"
+    assert stable_offsets(through, f"{group}-other", topic, 2) == [(NONE, -1), (NONE, -1)]
+    assert first.end(commit=commit) == NONE
+    assert stable_offsets(through, group, topic, 2) == [(NONE, 4), (NONE, 9 if commit else 5)]
+
+
+def coordinator_address(gateway: GatewayProcess, group: str) -> str:
+    with TransactionConnection(gateway.bootstrap) as connection:
+        answer = connection.call("FindCoordinator", 3, key=group, key_type=0)
+    return f"{answer['host']}:{answer['port']}"
+
+
+def test_a_zombie_member_commits_nothing_in_its_transaction(
+    through: Through, name: str, new_topic: Callable[..., str], gateways: list[GatewayProcess]
+) -> None:
+    """Its generation has passed: who took its partitions over may have read the same records (KIP-447)."""
+    topic, group = new_topic(), f"{name}-g"
+    # Members keep their connections, so the group must not move: gateways just started may not know each other yet.
+    wait_for(lambda: len({coordinator_address(gateway, group) for gateway in gateways}), 1)
+    address = coordinator_address(gateways[0], group)
+    zombie, heir = (Member(address, group, topic=topic) for _ in range(2))
+    try:
+        zombie.settle()
+        was = {"member_id": zombie.member_id, "generation_id": zombie.generation}
+        writer = Writer(through, name)
+        begin_offsets(writer, group)
+        assert commit_offsets(writer, group, {(topic, 0): 3}, **was) == {NONE}
+        assert writer.end(commit=True) == NONE
+        joining = heir.begin_join()
+        wait_for(zombie.heartbeat, REBALANCE_IN_PROGRESS)
+        assert zombie.join()["error_code"] == NONE
+        assert joining.result(20)["error_code"] == NONE
+        begin_offsets(writer, group)
+        assert commit_offsets(writer, group, {(topic, 0): 8}, **was) == {ILLEGAL_GENERATION}
+        zombie.leave()
+        assert commit_offsets(writer, group, {(topic, 0): 8}, **was) == {UNKNOWN_MEMBER_ID}
+        stranger = {**was, "generation_id": heir.generation}
+        assert commit_offsets(writer, group, {(topic, 0): 8}, **stranger) == {UNKNOWN_MEMBER_ID}
+        query = "SELECT count(*) FROM kafka.transaction_offsets WHERE group_id = %s"
+        assert run(through.database_url, query, group) == [(0,)]
+        assert writer.end(commit=True) == NONE
+        assert committed_offset(through, group, topic) == 3
+    finally:
+        zombie.close()
+        heir.close()
 
 
 # --- what operators see (KIP-664) ------------------------------------------------------------
