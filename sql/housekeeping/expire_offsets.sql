@@ -1,5 +1,6 @@
 -- Drop offsets that nobody uses: of an empty group since it became empty, of a group that only stores offsets and of
--- topics that a stable group of consumers does not read since they were committed. An old client's own expiry comes first.
+-- topics that a stable group of consumers does not read since they were committed. An old client's own expiry comes
+-- first. Who reads by pattern may read any topic.
 -- Locks: the rows that go.   Returns: how many went.
 WITH gone AS (
     DELETE FROM kafka.consumer_offsets o
@@ -9,7 +10,8 @@ WITH gone AS (
            OR (g.state = 'Stable' AND g.protocol_type = 'consumer'
                AND NOT EXISTS (SELECT FROM kafka.group_members m
                                WHERE m.group_id = g.group_id
-                                 AND (m.subscribed_topics IS NULL OR t.name = ANY (m.subscribed_topics)))))
+                                 AND (m.subscribed_topics IS NULL OR m.subscribed_regex IS NOT NULL
+                                      OR t.name = ANY (m.subscribed_topics)))))
       AND now() >= coalesce(
           o.expires_at,
           CASE WHEN g.state = 'Empty' AND g.protocol_type IS NOT NULL THEN g.state_changed_at ELSE o.committed_at END

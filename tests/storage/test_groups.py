@@ -224,6 +224,17 @@ class TestExpiry:
         await groups.save_classic(database, "g", snapshot, epoch=claimed.epoch, state="Stable")
         assert await self.expire(database) == (gone, 0)
 
+    async def test_nothing_goes_while_a_member_reads_by_pattern(
+        self, database: Database, topic_id: int, database_url: str
+    ) -> None:
+        await self.prepare(database, topic_id, database_url, state="Stable", committed="61 min")
+        with psycopg.connect(database_url) as connection:
+            connection.execute("UPDATE kafka.group_members SET subscribed_topics = '{}', subscribed_regex = 't.*'")
+        assert await self.expire(database) == (0, 0)
+        with psycopg.connect(database_url) as connection:
+            connection.execute("UPDATE kafka.group_members SET subscribed_regex = NULL")
+        assert await self.expire(database) == (1, 0)
+
     async def test_an_old_clients_own_retention_comes_first(self, database: Database, topic_id: int) -> None:
         claimed, key = await claim(database, node_id=1), PartitionKey(topic_id, 0)
         await commit(database, claimed.epoch, OffsetToCommit(key, 1, retention_ms=0))
