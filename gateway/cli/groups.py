@@ -71,7 +71,7 @@ def describe(group: GroupName, json: AsJson = False) -> None:
         return
     _print([described], ("group_id", "group_type", "state", "protocol", "generation", "coordinator"))
     if described["members"]:
-        _print(described["members"], ("member_id", "instance_id", "client_id", "host", "topics"))
+        _print(described["members"], ("member_id", "instance_id", "client_id", "host", "topics", "pattern"))
     if described["offsets"]:
         _print(described["offsets"], ("topic", "partition", "offset", "end_offset", "lag", "stable_lag"))
 

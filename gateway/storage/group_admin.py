@@ -38,6 +38,7 @@ class MemberOverview(NamedTuple):
     client_id: str
     host: str
     topics: list[str] | None
+    pattern: str | None
 
 
 class PartitionLag(NamedTuple):

@@ -6,15 +6,20 @@ Kafka's Java client and librdkafka, also together with classic consumers in one 
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from typer.testing import CliRunner
 
+from gateway.cli import app
 from tests.support import java
 from tests.support.consumer_processes import ConsumerProcess, Kind
 from tests.support.gateway_process import GatewayProcess
@@ -260,3 +265,55 @@ def test_kafkas_tool_shows_the_group(
     ]
     assert f"{topic}:0,1" in shown.replace(" ", "") or f"{topic}(0,1)" in shown.replace(" ", "")
     assert "shown" in shown
+
+
+def test_tablewire_shows_the_group(
+    new_topic: Callable[..., str],
+    start: Callable[..., ConsumerProcess],
+    load: Callable[[str], Load],
+    group: str,
+    quick_gateway: GatewayProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TABLEWIRE_DATABASE_URL", quick_gateway.database_url)
+
+    def tablewire(*arguments: str, refused: bool = False) -> str:
+        done = CliRunner().invoke(app, ["groups", *arguments])
+        assert done.exit_code == (1 if refused else 0), done.output
+        return done.stderr if refused else done.stdout
+
+    def described() -> Any:
+        return json.loads(tablewire("describe", group, "--json"))
+
+    topic = new_topic(2)
+    work = load(topic)
+    pattern = f"{topic.replace('.', '[.]')}.*"
+    by_name = start("confluent-kafka", topic, client_id="by-name", group_instance_id="fixed")
+    by_pattern = start("confluent-kafka", pattern=pattern, client_id="by-pattern")
+    wait_for(lambda: share(by_name, by_pattern), [1, 1], timeout_s=PATIENCE_S)
+    wait_for(lambda: described()["state"], "Stable")
+    wait_for(lambda: {one["partition"] for one in described()["offsets"]}, {0, 1})
+    work.stop()
+    wait_for(lambda: sum(one["lag"] for one in described()["offsets"]), 0)
+    found = described()
+    assert (found["group_type"], found["protocol_type"], found["protocol"]) == ("consumer", "consumer", "uniform")
+    assert found["coordinator"] == quick_gateway.node_id
+    assert found["generation"] == group_epoch(quick_gateway, group)
+    assert [(one["client_id"], one["instance_id"], one["topics"], one["host"]) for one in found["members"]] == [
+        ("by-name", "fixed", [topic], "/127.0.0.1"),
+        ("by-pattern", None, [], "/127.0.0.1"),
+    ]
+    (shown,) = [one["pattern"] for one in found["members"] if one["pattern"] is not None]
+    assert pattern in shown
+    text = tablewire("describe", group)
+    assert all(word in text for word in ("uniform", "by-name", "fixed", shown, topic))
+    assert "stop them first" in tablewire("delete", group, refused=True)
+    by_name.kill9()
+    by_pattern.close()
+    wait_for(lambda: (described()["state"], described()["members"]), ("Empty", []), timeout_s=PATIENCE_S)
+    tablewire("reset-offsets", group, "--topic", topic, "--to-earliest", "--execute")
+    assert [one["offset"] for one in described()["offsets"]] == [0, 0]
+    tablewire("delete", group)
+    assert "There is no group" in tablewire("describe", group, refused=True)
