@@ -1,4 +1,4 @@
-"""One group of all clients while its coordinator is killed: another gateway goes on with it."""
+"""One group of several clients while its coordinator is killed: another gateway goes on with it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.clients.conftest import CLIENTS, OTHER_BROKER
 from tests.support import java
 from tests.support.gateway_process import GatewayProcess
-from tests.support.group_auditor import Load, Worker, finish, require_commits_kept
+from tests.support.group_auditor import CONSUMER_SETTINGS, Load, Worker, finish, require_commits_kept
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 
@@ -30,7 +30,7 @@ def gateways(database_url: str, tmp_path: Path) -> Iterator[dict[int, GatewayPro
     with ExitStack() as stack:
         found = {}
         for name in "ab":
-            process = GatewayProcess(database_url, directory=tmp_path, name=name)
+            process = GatewayProcess(database_url, directory=tmp_path, name=name, settings=CONSUMER_SETTINGS)
             found[process.node_id] = process.start(wait=False)
         for process in found.values():
             process.wait_ready()
@@ -64,18 +64,26 @@ def lag(database_url: str) -> tuple[int, int]:
     return row[0], row[1]
 
 
-def test_a_mixed_group_outlives_its_coordinator(gateways: dict[int, GatewayProcess], database_url: str) -> None:
+@pytest.mark.parametrize(
+    ("assignor", "clients"),
+    [("range", CLIENTS), ("consumer", ("confluent-kafka", "java"))],
+    ids=["classic", "consumer"],
+)
+def test_a_mixed_group_outlives_its_coordinator(
+    assignor: str, clients: tuple[str, ...], gateways: dict[int, GatewayProcess], database_url: str
+) -> None:
     bootstrap = ",".join(gateway.bootstrap for gateway in gateways.values())
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(20)
     try:
         java.jar_directory()
-        clients = CLIENTS
     except java.JavaMissing:
-        clients = tuple(client for client in CLIENTS if client != "java")
+        clients = tuple(client for client in clients if client != "java")
     load = Load(bootstrap, TOPIC)
     with ExitStack() as stack:
-        workers = [stack.enter_context(Worker(client, bootstrap, GROUP, TOPIC)) for client in clients]
+        workers = [
+            stack.enter_context(Worker(client, bootstrap, GROUP, TOPIC, assignor=assignor)) for client in clients
+        ]
         for worker in workers:
             worker.add()
         wait_for(lambda: members(database_url), ("Stable", len(clients)), timeout_s=60)

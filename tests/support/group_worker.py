@@ -45,16 +45,22 @@ def say_assigned(partitions: Iterable[int]) -> None:
 def run_confluent_kafka(options: dict[str, Any], stop: threading.Event) -> None:
     import confluent_kafka
 
+    if options["assignor"] == "consumer":  # KIP-848: the rest is the coordinator's to say
+        protocol: dict[str, Any] = {"group.protocol": "consumer"}
+    else:
+        protocol = {
+            "partition.assignment.strategy": options["assignor"],
+            "session.timeout.ms": SESSION_MS,
+            "heartbeat.interval.ms": HEARTBEAT_MS,
+        }
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": options["bootstrap"],
             "group.id": options["group"],
-            "partition.assignment.strategy": options["assignor"],
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
-            "session.timeout.ms": SESSION_MS,
-            "heartbeat.interval.ms": HEARTBEAT_MS,
             "log_level": 2,
+            **protocol,
         }
     )
     consumer.subscribe([options["topic"]], on_assign=lambda _, given: say_assigned(one.partition for one in given))
