@@ -11,7 +11,14 @@ from gateway.broker.catalog import Topic
 from gateway.broker.producers import readable
 from gateway.domain.connections import RequestKind
 from gateway.domain.producers import Producer
-from gateway.errors import ErrorCode, InvalidRequest, KafkaError, OffsetMetadataTooLarge
+from gateway.errors import (
+    ErrorCode,
+    IllegalGeneration,
+    InvalidRequest,
+    KafkaError,
+    OffsetMetadataTooLarge,
+    StaleMemberEpoch,
+)
 from gateway.handlers.registry import RequestContext, handles, outcome
 from gateway.protocol.messages import ApiKey, Request, Tree, field
 from gateway.storage.transactions import PendingOffset
@@ -53,12 +60,16 @@ async def txn_offset_commit(request: Request, context: RequestContext) -> Tree:
 
 
 async def _commit(request: Request, pending: list[PendingOffset], context: RequestContext) -> None:
-    claim_epoch = await context.broker.groups.require_member(
-        request.group_id,
-        field(request, "member_id", ""),
-        field(request, "generation_id", -1),
-        field(request, "group_instance_id", None),
-    )
+    try:
+        claim_epoch = await context.broker.groups.require_member(
+            request.group_id,
+            field(request, "member_id", ""),
+            field(request, "generation_id", -1),
+            field(request, "group_instance_id", None),
+        )
+    except StaleMemberEpoch as error:
+        # A transactional producer takes a code it does not know as its end; this one lets it abort and go on.
+        raise IllegalGeneration(str(error)) from error
     await context.broker.transactions.commit_offsets(
         request.transactional_id,
         Producer(request.producer_id, request.producer_epoch),

@@ -22,6 +22,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 from tests.support.gateway_process import GatewayProcess
+from tests.support.handmade_transactions import CLASSIC, KIP_890, Generation, TransactionConnection
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 
@@ -309,6 +310,36 @@ def test_offsets_are_fenced_by_the_member_epoch(
     (kept,) = next(iter(member.owned.values()))
     assert commit(member.member_id, 1, kept) == NONE, "KIP-1251: it has had that partition since epoch 1"
     assert commit(member.member_id, 1, 1 - kept) == STALE_MEMBER_EPOCH
+
+
+@pytest.mark.parametrize("generation", [CLASSIC, KIP_890], ids=lambda generation: generation.name)
+def test_offsets_in_transactions_are_fenced_by_the_member_epoch(
+    generation: Generation, join: Callable[..., Consumer], new_topic: Callable[..., str], bootstrap: str, group: str
+) -> None:
+    topic = new_topic(2)
+    member = join(topic)
+    with TransactionConnection(bootstrap, generation) as connection:
+        producer = connection.start(group)
+
+        def commit(member_id: str, epoch: int, offset: int) -> int:
+            answer = connection.commit_offsets(
+                group, producer, group, {(topic, 0): offset}, member_id=member_id, generation_id=epoch
+            )
+            return answer[topic, 0]
+
+        if not generation.bumps:
+            assert connection.add_offsets(group, producer, group) == NONE
+        assert commit(member.member_id, 1, 5) == NONE
+        join(topic)
+        member.beat()
+        member.confirm()
+        assert member.epoch == 2
+        assert commit(member.member_id, 1, 6) == ILLEGAL_GENERATION, "not the consumer's own code, as with Kafka"
+        assert commit("stranger", 2, 7) == UNKNOWN_MEMBER_ID
+        assert connection.end(group, producer, commit=True)[0] == NONE
+        asked = [{"name": topic, "partition_indexes": [0]}]
+        answer = connection.call("OffsetFetch", 5, group_id=group, topics=asked)
+    assert answer["topics"][0]["partitions"][0]["committed_offset"] == 5
 
 
 def test_groups_are_listed_described_and_deleted(
