@@ -16,12 +16,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
+import hypothesis
 import psycopg
 import pytest
 from psycopg import sql
 
 from gateway.storage.embedded import EmbeddedPostgres
 from gateway.storage.schema import migrate
+
+# Two files are tested at a time on shared cores: how long an example takes says nothing. A run that decides whether a
+# change lands tries the same examples as the run before; elsewhere new ones are tried each time.
+hypothesis.settings.register_profile("local", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 CONTAINER_IMAGE = "postgres:17-alpine"
 TEST_ROLE = "tablewire_test"
