@@ -179,6 +179,8 @@ def test_each_record_comes_out_once_though_workers_die_inside_transactions(
             victim.kill_inside_a_transaction()
             victim.restart()
         wait_for(lambda: done() >= RECORDS, wanted=True, timeout_s=40)
+    lost = [line for worker in workers for line in worker.lines if line.startswith("lost")]
+    assert not lost, "a rebalance costs a transaction, not the producer"
     assert Counter(read(bootstrap, target, "read_committed")) == Counter(range(RECORDS))
     assert len(read(bootstrap, target, "read_uncommitted")) > RECORDS, "no worker died inside a transaction"
     with psycopg.connect(hasty_gateway.database_url) as database:

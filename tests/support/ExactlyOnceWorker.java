@@ -94,7 +94,7 @@ public class ExactlyOnceWorker {
             try {
                 run(a[0], a[1], a[2], a[3], a[4]);
             } catch (KafkaException beyondHelp) {
-                say("again " + beyondHelp);
+                say("lost " + beyondHelp);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 Run as `python -m tests.support.exactly_once_worker <bootstrap> <group> <source> <target> <transactional id>`; the end
 of stdin stops it. Lines on stdout: `open` when records of a transaction are written and nothing is committed yet,
-`committed <records>` after it, `again <reason>` when a transaction was given up.
+`committed <records>` after it, `again <reason>` when a transaction was given up, `lost <reason>` when the producer was.
 """
 
 from __future__ import annotations
@@ -62,9 +62,10 @@ def run(bootstrap: str, group: str, source: str, target: str, transactional_id: 
                 producer.commit_transaction(20)
                 say(f"committed {len(messages)}")
             except KafkaException as refused:
-                say(f"again {refused}")
                 if not refused.args[0].txn_requires_abort():
+                    say(f"lost {refused}")
                     return
+                say(f"again {refused}")
                 producer.abort_transaction(20)
                 rewind(consumer)
     finally:
