@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 KAFKA_VERSION = "4.3.1"
+CLASSIC_VERSION = "3.9.1"
+"""The last line of clients that does not speak KIP-890."""
 SLF4J_VERSION = "1.7.36"
 
 TOPICS = "org.apache.kafka.tools.TopicCommand"
@@ -30,6 +32,7 @@ LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
 CLUSTER = "org.apache.kafka.tools.ClusterTool"
 FEATURES = "org.apache.kafka.tools.FeatureCommand"
 BROKER_API_VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
+TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 PRODUCER_PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 CONSUMER_PERFORMANCE = "org.apache.kafka.tools.ConsumerPerformance"
@@ -74,20 +77,28 @@ class JavaError(Exception):
         self.kind = kind
 
 
-def jar_directory() -> Path:
+# What our own programs need beside the classic client.
+CLASSIC_DEPENDENCIES = (
+    ("org.apache.kafka", "kafka-clients", CLASSIC_VERSION),
+    ("com.fasterxml.jackson.core", "jackson-databind", "2.21.2"),
+    ("org.slf4j", "slf4j-simple", SLF4J_VERSION),
+)
+
+
+def jar_directory(kafka_version: str = KAFKA_VERSION) -> Path:
     """Kafka's jars in the user's cache, fetched on first use."""
     for command in ("java", "javac", "mvn"):
         if shutil.which(command) is None:
             raise JavaMissing(f"`{command}` is not installed: the Java client tests need a JDK 17 and Maven")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    directory = cache / "tablewire" / "java" / KAFKA_VERSION
+    directory = cache / "tablewire" / "java" / kafka_version
     complete = directory / ".complete"
     if not complete.exists():
         directory.mkdir(parents=True, exist_ok=True)
         dependencies = "\n".join(
             f"    <dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
             f"<version>{version}</version></dependency>"
-            for group, artifact, version in DEPENDENCIES
+            for group, artifact, version in (CLASSIC_DEPENDENCIES if kafka_version == CLASSIC_VERSION else DEPENDENCIES)
         )
         (directory / "pom.xml").write_text(POM.format(dependencies=dependencies))
         fetched = subprocess.run(
@@ -105,14 +116,14 @@ def jar_directory() -> Path:
             check=False,
         )
         if fetched.returncode != 0:
-            raise JavaMissing(f"Maven could not fetch Kafka {KAFKA_VERSION}: {fetched.stdout.strip()[-500:]}")
+            raise JavaMissing(f"Maven could not fetch Kafka {kafka_version}: {fetched.stdout.strip()[-500:]}")
         complete.touch()
     return directory / "jars"
 
 
-def compiled(source: Path) -> list[str]:
+def compiled(source: Path, kafka_version: str = KAFKA_VERSION) -> list[str]:
     """The class path of a program of ours, compiled into the cache once per version of its source."""
-    jars = jar_directory()
+    jars = jar_directory(kafka_version)
     digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
     classes = jars.parent / f"classes-{digest}"
     if not (classes / ".complete").exists():
@@ -143,9 +154,9 @@ def run_tool(
 class JavaClient:
     """The long-lived JVM: `call` sends one command and returns its result or raises `JavaError`."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: Path = SOURCE, kafka_version: str = KAFKA_VERSION) -> None:
         self._process = subprocess.Popen(
-            ["java", *JVM_OPTIONS, *compiled(SOURCE), "JavaClient"],
+            ["java", *JVM_OPTIONS, *compiled(source, kafka_version), source.stem],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
