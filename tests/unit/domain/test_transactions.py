@@ -423,9 +423,10 @@ class SeveralInstances(RuleBasedStateMachine):
         for _ in range(1 + is_lost):
             producer = self.server.init(instance.producer)
             self.tell(producer, instance.number)
-        instance.producer = producer
         # Whose time was over is told the epoch that fenced it; its last transaction stays an aborted one.
-        instance.last_end = False if instance.is_kicked else None
+        keeps_its_id = producer.id == instance.producer.id
+        instance.last_end = False if instance.is_kicked and keeps_its_id else None
+        instance.producer = producer
         instance.is_kicked, instance.unheard_end, instance.is_open = False, None, False
 
     @precondition(has_instances)
