@@ -11,6 +11,7 @@ from gateway.cli.database_url import database_url
 from gateway.cli.groups import groups
 from gateway.cli.migrate import migrate
 from gateway.cli.serve import serve
+from gateway.cli.transactions import transactions
 
 __all__ = ["main"]
 
@@ -24,6 +25,7 @@ app.command()(serve)
 app.command()(migrate)
 app.command("database-url")(database_url)
 app.add_typer(groups, name="groups")
+app.add_typer(transactions, name="transactions")
 
 
 def _print_version(asked: bool) -> None:

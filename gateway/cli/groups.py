@@ -2,41 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 import json as json_format
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Annotated, Any
 
-import psycopg
 import typer
-from psycopg_pool import PoolTimeout
-from rich.console import Console
-from rich.table import Table
 
+from gateway.cli.data import AsJson, Row, print_rows, run_on_database
 from gateway.cli.refusals import refusals
-from gateway.config import load_settings
 from gateway.errors import StartupError
 from gateway.storage import group_admin, offsets
 from gateway.storage.database import Database, Transaction
-from gateway.storage.embedded import EmbeddedPostgres
 from gateway.storage.group_admin import PartitionEnds
 from gateway.storage.groups import list_all
 from gateway.storage.offsets import OffsetToCommit
 
 __all__ = ["groups"]
 
-T = TypeVar("T")
-Row = Mapping[str, Any]
 Choose = Callable[[Transaction, PartitionEnds], Coroutine[Any, Any, int]]
-
-TIMEOUT_MS = 10_000
 
 groups = typer.Typer(help="Consumer groups: list, describe, reset offsets, delete.", no_args_is_help=True)
 
 GroupName = Annotated[str, typer.Argument(help="The group's id.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @groups.command("list")
@@ -46,8 +34,8 @@ def list_groups(json: AsJson = False) -> None:
     async def run(database: Database) -> list[Row]:
         return [one._asdict() for one in await list_all(database)]
 
-    rows = _run(run)
-    _print(rows, ("group_id", "group_type", "state", "protocol_type"), as_json=json)
+    rows = run_on_database(run)
+    print_rows(rows, ("group_id", "group_type", "state", "protocol_type"), as_json=json)
 
 
 @groups.command()
@@ -65,15 +53,15 @@ def describe(group: GroupName, json: AsJson = False) -> None:
             "offsets": [one._asdict() for one in await group_admin.load_lag(database, group)],
         }
 
-    described = _run(run)
+    described = run_on_database(run)
     if json:
         typer.echo(json_format.dumps(described))
         return
-    _print([described], ("group_id", "group_type", "state", "protocol", "generation", "coordinator"))
+    print_rows([described], ("group_id", "group_type", "state", "protocol", "generation", "coordinator"))
     if described["members"]:
-        _print(described["members"], ("member_id", "instance_id", "client_id", "host", "topics", "pattern"))
+        print_rows(described["members"], ("member_id", "instance_id", "client_id", "host", "topics", "pattern"))
     if described["offsets"]:
-        _print(described["offsets"], ("topic", "partition", "offset", "end_offset", "lag", "stable_lag"))
+        print_rows(described["offsets"], ("topic", "partition", "offset", "end_offset", "lag", "stable_lag"))
 
 
 @groups.command("reset-offsets")
@@ -125,7 +113,7 @@ def reset_offsets(
             for ends, offset in rows
         ]
 
-    _print(_run(run), ("topic", "partition", "offset", "new_offset"), as_json=json)
+    print_rows(run_on_database(run), ("topic", "partition", "offset", "new_offset"), as_json=json)
     if not execute:
         typer.echo("Nothing was changed: add --execute to do it.", err=True)
 
@@ -141,7 +129,7 @@ def delete(group: GroupName, json: AsJson = False) -> None:
             await _require_empty(transaction, group)
             await group_admin.drop(transaction, group)
 
-    _run(run)
+    run_on_database(run)
     typer.echo(json_format.dumps({"deleted": group}) if json else f"Group {group} is deleted.")
 
 
@@ -206,45 +194,3 @@ async def _require_empty(transaction: Transaction, group: str) -> None:
 
 def _unknown(group: str) -> StartupError:
     return StartupError(f"There is no group {group}.")
-
-
-def _run(work: Callable[[Database], Coroutine[Any, Any, T]]) -> T:
-    async def run() -> T:
-        async with _database() as database:
-            return await work(database)
-
-    with refusals():
-        return asyncio.run(run())
-    raise AssertionError("refusals leaves by itself")
-
-
-@asynccontextmanager
-async def _database() -> AsyncIterator[Database]:
-    settings = load_settings()
-    url = settings.database_url or EmbeddedPostgres(settings.data_dir).saved_url()
-    database = Database(url, connections=1, timeout_ms=TIMEOUT_MS, prepared_statements=settings.prepared_statements)
-    try:
-        await database.open()
-        yield database
-    except (psycopg.Error, PoolTimeout, TimeoutError, OSError) as error:
-        reason = (str(error).strip().splitlines() or ["it did not answer in time"])[0]
-        raise StartupError(f"The database cannot be used: {reason}.") from error
-    finally:
-        await database.close()
-
-
-def _print(rows: Sequence[Row], columns: Sequence[str], *, as_json: bool = False) -> None:
-    if as_json:
-        typer.echo(json_format.dumps(list(rows)))
-        return
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column.replace("_", "-"), no_wrap=True)
-    for row in rows:
-        table.add_row(*("-" if row[column] is None else _text(row[column]) for column in columns))
-    # Wide rather than cut: what is printed is copied from.
-    Console(width=max(200, *(len(_text(value)) * 2 for row in rows for value in row.values()), 200)).print(table)
-
-
-def _text(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

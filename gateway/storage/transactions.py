@@ -19,6 +19,7 @@ __all__ = [
     "Extent",
     "Marked",
     "PendingOffset",
+    "abort",
     "add_offsets",
     "add_partitions",
     "begin",
@@ -247,6 +248,12 @@ async def describe(database: Database, transactional_ids: Sequence[str]) -> dict
     known = [each for each in transactional_ids if "\0" not in each]
     rows = await database.rows("transactions/describe_transactions", transactional_ids=known)
     return {row[0]: row for row in rows}
+
+
+async def abort(database: Database, transactional_id: str) -> str:
+    """An operator's abort; says what was done."""
+    ((said,),) = await database.rows("transactions/abort_transaction", transactional_id=transactional_id)
+    return str(said)
 
 
 async def load_stats(database: Database) -> Row:
