@@ -51,10 +51,7 @@ async def _add(
     keys = [key for key in judged.values() if isinstance(key, PartitionKey)]
     codes: dict[tuple[str, int], ErrorCode]
     if len(keys) < len(judged):
-        codes = {
-            place: key.code if isinstance(key, KafkaError) else OperationNotAttempted.code
-            for place, key in judged.items()
-        }
+        codes = {place: _refusal(key, list(judged.values()), context) for place, key in judged.items()}
     else:
         transactions = context.broker.transactions
         result = await outcome(
@@ -92,3 +89,13 @@ def _key(topic: Topic | KafkaError, index: int) -> PartitionKey | KafkaError:
         return topic.partition(index)
     except KafkaError as error:
         return error
+
+
+def _refusal(
+    key: PartitionKey | KafkaError, judged: list[PartitionKey | KafkaError], context: RequestContext
+) -> ErrorCode:
+    """What a partition is told where not all of them are known."""
+    codes = [context.producer_error(each, fenced_since=0) for each in judged]
+    if ErrorCode.coordinator_not_available in codes:
+        return ErrorCode.coordinator_not_available  # the database is away: all of it is to be asked again
+    return key.code if isinstance(key, KafkaError) else OperationNotAttempted.code

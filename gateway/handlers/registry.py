@@ -16,6 +16,7 @@ from gateway.errors import (
     NotLeaderOrFollower,
     ProducerFenced,
     RequestTimedOut,
+    StorageFailed,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
@@ -75,8 +76,8 @@ class RequestContext:
         """The code for a transactional request; PRODUCER_FENCED is younger than most of their versions."""
         if isinstance(result, ProducerFenced) and self.version < fenced_since:
             return ErrorCode.invalid_producer_epoch
-        if isinstance(result, (NotLeaderOrFollower, RequestTimedOut)):
-            return ErrorCode.coordinator_not_available  # the database is away: ask again
+        if isinstance(result, (NotLeaderOrFollower, RequestTimedOut, StorageFailed)):
+            return ErrorCode.coordinator_not_available  # the database is away, or full: ask again
         return result.code if isinstance(result, KafkaError) else ErrorCode.none
 
     def describe_partition(self, topic: Topic, index: int) -> dict[str, Any]:

@@ -49,7 +49,7 @@ async def txn_offset_commit(request: Request, context: RequestContext) -> Tree:
                 "partitions": [
                     {
                         "partition_index": one.partition_index,
-                        "error_code": _code(judged[topic.name, one.partition_index], code),
+                        "error_code": _code(judged[topic.name, one.partition_index], code, context),
                     }
                     for one in topic.partitions
                 ],
@@ -97,5 +97,5 @@ def _judge(topic: Topic | KafkaError, asked: Any, context: RequestContext) -> Pe
     return PendingOffset(key, asked.committed_offset, field(asked, "committed_leader_epoch", -1), metadata)
 
 
-def _code(judged: PendingOffset | KafkaError, code: ErrorCode) -> ErrorCode:
-    return judged.code if isinstance(judged, KafkaError) else code
+def _code(judged: PendingOffset | KafkaError, code: ErrorCode, context: RequestContext) -> ErrorCode:
+    return context.producer_error(judged, fenced_since=NEVER) if isinstance(judged, KafkaError) else code

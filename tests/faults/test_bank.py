@@ -27,8 +27,10 @@ from tests.support import java
 from tests.support.gateway_process import GatewayProcess
 from tests.support.handmade import stored_rows
 from tests.support.handmade_transactions import (
+    CLASSIC,
     KIP_890,
     NONE,
+    Generation,
     Producer,
     TransactionConnection,
     transactional_batch,
@@ -381,3 +383,44 @@ def test_a_transaction_over_fifty_partitions_and_three_groups_is_all_or_nothing(
         for partition in (0, WIDE - 1):
             read = connection.read_all(topic, partition=partition)
             assert [record.value for record in read] == ([b"%d" % partition] if commit else [])
+
+
+# --- the database is away --------------------------------------------------------------------
+
+COORDINATOR_NOT_AVAILABLE = 15
+RETRIABLE_FOR_PRODUCE = {6, 7}
+
+
+@pytest.mark.parametrize("generation", [CLASSIC, KIP_890], ids=lambda generation: generation.name)
+def test_while_the_database_is_away_every_request_is_to_be_tried_again(
+    generation: Generation, crashing_server: CrashingServer, start_gateway: StartGateway
+) -> None:
+    """No client library knows NOT_LEADER_OR_FOLLOWER as an answer to a request about a transaction."""
+    gateway = start_gateway(crashing_server.url, database_timeout_ms=1500)
+    name = f"id-{uuid.uuid4().hex[:8]}"
+    with TransactionConnection(gateway.bootstrap, generation) as connection:
+        topic = connection.create_topic(f"away.{uuid.uuid4().hex[:8]}", partitions=2)
+        producer = connection.start(name)
+        assert connection.add_one(name, producer, topic, version=3) == NONE
+        assert connection.write(name, producer, topic, [b"before"], sequence=0).code == NONE
+        crashing_server.kill9()
+        try:
+            for places in ({topic: [1]}, {topic: [1], f"{topic}-unknown": [0]}, {f"{topic}-unknown": [0]}):
+                codes = connection.add(name, producer, places, version=3)
+                assert set(codes.values()) == {COORDINATOR_NOT_AVAILABLE}
+            assert connection.add_offsets(name, producer, "group") == COORDINATOR_NOT_AVAILABLE
+            for place in ((topic, 0), (f"{topic}-unknown", 0)):
+                codes = connection.commit_offsets(name, producer, "group", {place: 3})
+                assert set(codes.values()) <= {14, COORDINATOR_NOT_AVAILABLE, 16}
+            assert connection.end(name, producer, commit=True)[0] == COORDINATOR_NOT_AVAILABLE
+            assert connection.init(name)[0] == COORDINATOR_NOT_AVAILABLE
+            late = connection.write(name, producer, topic, [b"meanwhile"], sequence=1)
+            assert late.code in RETRIABLE_FOR_PRODUCE
+        finally:
+            crashing_server.start_again()
+        deadline = time.monotonic() + 30
+        while (outcome := connection.write(name, producer, topic, [b"meanwhile"], sequence=1)).code != NONE:
+            assert outcome.code in RETRIABLE_FOR_PRODUCE
+            assert time.monotonic() < deadline
+        assert connection.end(name, producer, commit=True)[0] == NONE
+        assert [record.value for record in connection.read_all(topic)] == [b"before", b"meanwhile"]

@@ -212,10 +212,17 @@ class _Loop:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 
-    def do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(90)
+    def do(self, work: Coroutine[Any, Any, T], *, timeout_s: float = 90.0) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
 
     def close(self) -> None:
+        async def cancel_all() -> None:
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others, timeout=2) if others else None
+
+        self.do(cancel_all())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
@@ -255,7 +262,7 @@ class AioKafkaProducer:
 
     def close(self) -> None:
         try:
-            self._loop.do(asyncio.wait_for(self._producer.stop(), 10))
+            self._loop.do(self._producer.stop(), timeout_s=5)  # one whose sender is dead waits for it for ever
         except (aiokafka.errors.KafkaError, TimeoutError):
             pass
         finally:
