@@ -11,9 +11,11 @@ import secrets
 import shutil
 import socket
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import hypothesis
@@ -126,7 +128,19 @@ def _scratch_database(server_url: str, template: str = "template1") -> Iterator[
         try:
             yield urlunsplit(urlsplit(server_url)._replace(path=f"/{name}"))
         finally:
+            _drop(connection, database)
+
+
+def _drop(connection: psycopg.Connection[Any], database: sql.Identifier) -> None:
+    """Autovacuum may be at work there, and an ordinary role cannot end it: then it is tried again."""
+    for _ in range(100):
+        try:
             connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(database))
+        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.ObjectInUse):
+            time.sleep(0.2)
+        else:
+            return
+    raise AssertionError("the database stays in use")
 
 
 def _database_of(url: str) -> str:
