@@ -375,9 +375,11 @@ CREATE VIEW kafka.committed_messages AS
    FROM ((kafka.topics t
      JOIN kafka.partitions p ON ((p.topic_id = t.topic_id)))
      JOIN kafka.messages m ON (((m.topic_id = p.topic_id) AND (m.partition = p.partition))))
-  WHERE ((m."offset" >= p.log_start_offset) AND (m."offset" < p.last_stable_offset) AND (m.control_type IS NULL) AND (NOT (m.is_transactional AND (EXISTS ( SELECT
+  WHERE ((m."offset" >= p.log_start_offset) AND (m."offset" < p.last_stable_offset) AND (m.control_type IS NULL) AND ((NOT m.is_transactional) OR COALESCE((( SELECT a.last_offset
            FROM kafka.aborted_transactions a
-          WHERE ((a.topic_id = m.topic_id) AND (a.partition = m.partition) AND (a.producer_id = m.producer_id) AND (a.first_offset <= m."offset") AND (a.last_offset >= m."offset")))))));
+          WHERE ((a.topic_id = m.topic_id) AND (a.partition = m.partition) AND (a.producer_id = m.producer_id) AND (a.first_offset <= m."offset"))
+          ORDER BY a.first_offset DESC
+         LIMIT 1) < m."offset"), true)));
 
 COMMENT ON VIEW kafka.committed_messages IS 'What a read_committed consumer sees, in every topic. Filter by topic, partition and offset: such a filter uses the primary key.';
 

@@ -193,10 +193,13 @@ FROM kafka.topics t
 JOIN kafka.partitions p ON p.topic_id = t.topic_id
 JOIN kafka.messages m ON m.topic_id = p.topic_id AND m.partition = p.partition
 WHERE m."offset" >= p.log_start_offset AND m."offset" < p.last_stable_offset AND m.control_type IS NULL
-  AND NOT (m.is_transactional AND EXISTS (
-      SELECT FROM kafka.aborted_transactions a
+  -- A producer's transactions follow each other, so of its aborted ones only the last that began before can hold the row:
+  -- one look into the index per row, however many were aborted.
+  AND (NOT m.is_transactional OR coalesce((
+      SELECT a.last_offset FROM kafka.aborted_transactions a
       WHERE a.topic_id = m.topic_id AND a.partition = m.partition AND a.producer_id = m.producer_id
-        AND a.first_offset <= m."offset" AND a.last_offset >= m."offset"));
+        AND a.first_offset <= m."offset"
+      ORDER BY a.first_offset DESC LIMIT 1) < m."offset", true));
 
 CREATE VIEW kafka.open_transactions AS
 SELECT tx.transactional_id, tx.producer_id, tx.producer_epoch, tx.client_id, tx.started_at,

@@ -431,3 +431,24 @@ def _require_same_row(session: Connection, model: Server, ids: dict[int, int]) -
         "SELECT producer_id, producer_epoch FROM kafka.producer_ids WHERE transactional_id = 'id'"
     ).fetchall()
     assert named == [(producer_id, known.producer.epoch)]
+
+
+# --- the view --------------------------------------------------------------------------------
+
+
+def test_each_committed_row_costs_one_look_at_the_aborted_ones(session: Connection, topic_id: int) -> None:
+    session.execute(
+        "INSERT INTO kafka.aborted_transactions (topic_id, partition, producer_id, first_offset, last_offset)"
+        " SELECT %s, 0, %s, n * 10, n * 10 + 4 FROM generate_series(0, 20000) n",
+        [topic_id, PRODUCER],
+    )
+    session.execute("ANALYZE kafka.aborted_transactions")
+    plan = "\n".join(
+        row[0]
+        for row in session.execute(
+            "EXPLAIN SELECT * FROM kafka.committed_messages WHERE topic = 't' AND partition = 0 AND \"offset\" > 100"
+        ).fetchall()
+    )
+    assert "Limit" in plan
+    assert "Index Scan Backward using aborted_transactions_producer" in plan
+    assert "Seq Scan on aborted_transactions" not in plan
