@@ -126,8 +126,8 @@ class Transactions:
                     timeout_ms=timeout_ms,
                     client_id=client_id,
                 )
-        if is_open:
-            self._tell(marked, commit=False)
+        if transaction is not None and is_open:
+            self._tell(transaction, marked, commit=False)
         return producer
 
     # --- within a transaction -----------------------------------------------------------------
@@ -286,7 +286,7 @@ class Transactions:
             failpoints.reach(failpoints.END_WRITTEN)
         failpoints.reach(failpoints.END_COMMITTED)
         metrics.TRANSACTION_END_SECONDS.observe(monotonic_seconds() - begun_at)
-        self._tell(marked, commit=commit)
+        self._tell(transaction, marked, commit=commit)
         return producer
 
     async def abort_partition_of(self, producer: Producer, key: PartitionKey) -> None:
@@ -301,7 +301,7 @@ class Transactions:
             if key not in held:
                 raise InvalidTxnState("the partition is not in the producer's transaction")
             marked = await self._end(source, transaction, decide_fence(transaction), commit=False, cause="operator")
-        self._tell(marked, commit=False)
+        self._tell(transaction, marked, commit=False)
 
     async def _end(
         self, source: DatabaseTransaction, transaction: Transaction, ending: Ending, *, commit: bool, cause: str
@@ -310,7 +310,10 @@ class Transactions:
             source, transaction.producer.id, commit=commit, next_epoch=ending.next_epoch, cause=cause
         )
 
-    def _tell(self, marked: Sequence[Marked], *, commit: bool) -> None:
+    def _tell(self, transaction: Transaction, marked: Sequence[Marked], *, commit: bool) -> None:
+        """The transaction has ended: tell consumers and writers of this gateway."""
+        if transaction.age_seconds is not None:
+            metrics.TRANSACTION_SECONDS.labels("committed" if commit else "aborted").observe(transaction.age_seconds)
         for one in marked:
             self._on_marked(one, control_batch(one, commit=commit))
 
@@ -353,7 +356,7 @@ class Transactions:
             producer_id=transaction.producer.id,
             timeout_ms=transaction.timeout_ms,
         )
-        self._tell(marked, commit=False)
+        self._tell(transaction, marked, commit=False)
         return True
 
     async def _count(self) -> None:

@@ -281,7 +281,8 @@ def extend_script(extents: Sequence[Extent]) -> str:
 def _transaction(rows: list[Row]) -> Transaction | None:
     if not rows:
         return None
-    producer_id, epoch, state, timeout_ms, previous_epoch, ended_epoch, previous_producer_id, *speaker = rows[0]
+    producer_id, epoch, state, timeout_ms, previous_epoch, ended_epoch, previous_producer_id = rows[0][:7]
+    speaker_gateway, speaker_connection, age_seconds = rows[0][7:]
     return Transaction(
         Producer(producer_id, epoch),
         State(state),
@@ -289,5 +290,6 @@ def _transaction(rows: list[Row]) -> Transaction | None:
         previous_epoch,
         ended_epoch,
         previous_producer_id,
-        None if speaker[0] is None else Speaker(*speaker),
+        None if speaker_gateway is None else Speaker(speaker_gateway, speaker_connection),
+        age_seconds,
     )

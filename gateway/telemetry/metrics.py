@@ -18,6 +18,7 @@ __all__ = [
     "SEQUENCE_REFUSALS",
     "TRANSACTIONS",
     "TRANSACTION_END_SECONDS",
+    "TRANSACTION_SECONDS",
     "UNEXPECTED",
 ]
 
@@ -37,3 +38,9 @@ TRANSACTIONS = Gauge("tablewire_transactions", "Transactions of all gateways sin
 OPEN_TRANSACTIONS = Gauge("tablewire_open_transactions", "Transactions that are open now.")
 OLDEST_OPEN_TRANSACTION_SECONDS = Gauge("tablewire_oldest_open_transaction_seconds", "Age of the oldest open one.")
 TRANSACTION_END_SECONDS = Histogram("tablewire_transaction_end_seconds", "How long EndTxn took.")
+TRANSACTION_SECONDS = Histogram(
+    "tablewire_transaction_seconds",
+    "How long transactions that ended here had been open.",
+    ["outcome"],
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900),
+)

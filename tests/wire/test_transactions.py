@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -1426,3 +1427,45 @@ def test_the_same_by_psql(through: Through, name: str, new_topic: Callable[..., 
     require_seen(through, topic, [b"p"])
     batch = transactional_batch([b"late"], writer.producer, sequence=1)
     assert through.produce(name, {(topic, 0): batch})[topic, 0].code == OLD_EPOCH
+
+
+def test_transactions_are_counted_and_measured(
+    gateways: list[GatewayProcess],
+    connect: Callable[..., TransactionConnection],
+    name: str,
+    new_topic: Callable[..., str],
+) -> None:
+    topic, connection = new_topic(), connect(0, KIP_890)
+
+    def measured() -> dict[str, float]:
+        with urllib.request.urlopen(f"{gateways[0].http_url}/metrics", timeout=10) as page:
+            lines = page.read().decode().splitlines()
+        return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+
+    def count(outcome: str) -> str:
+        return f'tablewire_transactions{{outcome="{outcome}"}}'
+
+    before = measured()
+    writers = [Writer(connection, f"{name}-{n}", timeout_ms=3000 if n == 2 else 60_000) for n in range(4)]
+    for writer in writers:
+        writer.write(topic, b"v")
+    wait_for(lambda: measured()[count("started")] >= before[count("started")] + 4, wanted=True)
+    during = measured()
+    assert during["tablewire_open_transactions"] >= 2
+    assert during["tablewire_oldest_open_transaction_seconds"] > 0
+    writers[0].end(commit=True)
+    writers[1].end(commit=False)
+    writers[3].end(commit=True)
+    wait_for(
+        lambda: (
+            measured()[count("committed")] >= before[count("committed")] + 2
+            and measured()[count("aborted")] >= before[count("aborted")] + 2
+            and measured()[count("timed_out")] >= before[count("timed_out")] + 1
+        ),
+        wanted=True,
+        timeout_s=3 + SWEPT_WITHIN_S,
+    )
+    after = measured()
+    lasted = 'tablewire_transaction_seconds_count{outcome="committed"}'
+    assert after[lasted] >= before.get(lasted, 0) + 2
+    assert after["tablewire_transaction_end_seconds_count"] >= before["tablewire_transaction_end_seconds_count"] + 3
