@@ -193,8 +193,8 @@ FROM kafka.topics t
 JOIN kafka.partitions p ON p.topic_id = t.topic_id
 JOIN kafka.messages m ON m.topic_id = p.topic_id AND m.partition = p.partition
 WHERE m."offset" >= p.log_start_offset AND m."offset" < p.last_stable_offset AND m.control_type IS NULL
-  -- A producer's transactions follow each other, so of its aborted ones only the last that began before can hold the row:
-  -- one look into the index per row, however many were aborted.
+  -- A producer's transactions follow each other, so of its aborted ones only the last that began before can hold the
+  -- row: one look into the index per row, however many were aborted.
   AND (NOT m.is_transactional OR coalesce((
       SELECT a.last_offset FROM kafka.aborted_transactions a
       WHERE a.topic_id = m.topic_id AND a.partition = m.partition AND a.producer_id = m.producer_id
