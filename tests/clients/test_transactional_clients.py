@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from tests.support import java
+from tests.support.gateway_process import GatewayProcess
 from tests.support.transactional_clients import (
     SOURCE,
     AioKafka,
@@ -289,6 +290,7 @@ def columns(text: str) -> list[list[str]]:
 
 
 def test_the_transactions_tool(
+    gateway: GatewayProcess | None,
     bootstrap: str,
     java_processes: Callable[[str], java.JavaClient],
     name: str,
@@ -322,8 +324,9 @@ def test_the_transactions_tool(
 
     run_tool(java.TRANSACTIONS, "abort", "--topic", topic, "--partition", "0", "--start-offset", "0")
     assert client.read(topic) == []
-    with pytest.raises((Fenced, Failed)):
-        producer.commit()
+    if gateway is not None:  # Kafka writes the one marker, and lets the producer commit the rest
+        with pytest.raises((Fenced, Failed)):
+            producer.commit()
     producers = columns(run_tool(java.TRANSACTIONS, "describe-producers", "--topic", topic, "--partition", "0"))
     assert producers[1][-1] == "None"
 
