@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, LiteralString
 
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, IsolationLevel
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
 from psycopg.pq import Format
@@ -135,3 +135,5 @@ class Database:
 
     async def _configure(self, connection: AsyncConnection[Row]) -> None:
         connection.adapters.register_loader("timestamptz", _TimestampMsLoader)
+        # Whatever the database's default: what is read after a lock was waited for must be what its holder left.
+        await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
