@@ -822,6 +822,29 @@ def test_a_producer_that_never_pauses_is_timed_out_too(
     assert time.monotonic() - begun_at < 1 + SWEPT_WITHIN_S
 
 
+def test_a_retry_is_recognised_for_as_long_as_its_transaction_is_open(
+    database_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """States of idle producers expire, but not those of open transactions."""
+    settings = {"TABLEWIRE_PRODUCER_ID_EXPIRATION_MS": "1000"}
+    states = "SELECT producer_id FROM kafka.producer_sequences"
+    with (
+        GatewayProcess(database_url, directory=tmp_path_factory.mktemp("idle"), settings=settings) as gateway,
+        TransactionConnection(gateway.bootstrap) as connection,
+    ):
+        topic = connection.create_topic("idle")
+        kept, ended = Writer(connection, "kept"), Writer(connection, "ended")
+        for writer in (kept, ended):
+            writer.write(topic, b"0")
+            writer.write(topic, b"1")
+        assert ended.end(commit=True) == NONE
+        wait_for(lambda: run(database_url, states), [(kept.producer.id,)], timeout_s=30)
+        assert connection.write("kept", kept.producer, topic, [b"1"], sequence=1) == Outcome(NONE, 1)
+        assert connection.write("kept", kept.producer, topic, [b"5"], sequence=5).code == OUT_OF_ORDER
+        assert kept.end(commit=True) == NONE
+        wait_for(lambda: run(database_url, states), [], timeout_s=30)
+
+
 def test_unused_transactional_ids_expire(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     settings = {"TABLEWIRE_TRANSACTIONAL_ID_EXPIRATION_MS": "1000"}
     with (
