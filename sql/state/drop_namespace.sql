@@ -1,0 +1,3 @@
+-- Remove a namespace and all it holds.
+-- Locks: the namespace's row.   Returns: nothing of interest.
+SELECT kafka.state_drop(%(namespace)s)
