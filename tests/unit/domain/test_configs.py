@@ -27,6 +27,7 @@ from gateway.domain.configs import (
     parse_op_type,
     validate_topic_configs,
 )
+from gateway.domain.idempotency import KeySettings
 from gateway.errors import ErrorCode, InvalidConfig, InvalidRequest
 
 KAFKA_4_TOPIC_KEYS = [
@@ -66,6 +67,19 @@ KAFKA_4_TOPIC_KEYS = [
     "segment.jitter.ms",
     "segment.ms",
     "unclean.leader.election.enable",
+]
+
+OWN_TOPIC_KEYS = [
+    "delivery.ack.timeout.ms",
+    "delivery.backoff.max.ms",
+    "delivery.backoff.ms",
+    "delivery.max.attempts",
+    "delivery.max.unsettled",
+    "delivery.ordering",
+    "idempotency.key.header",
+    "idempotency.keys.enable",
+    "idempotency.keys.retention.ms",
+    "idempotency.tenant.header",
 ]
 
 some_overrides = st.fixed_dictionaries(
@@ -116,8 +130,13 @@ def subtract(name: str, value: str | None) -> ConfigOp:
 # The tables
 
 
-def test_every_topic_key_of_kafka_4_is_known_and_no_other() -> None:
-    assert sorted(TOPIC_CONFIGS) == KAFKA_4_TOPIC_KEYS
+def test_every_topic_key_of_kafka_4_is_known_and_a_few_of_our_own() -> None:
+    assert sorted(TOPIC_CONFIGS) == sorted([*KAFKA_4_TOPIC_KEYS, *OWN_TOPIC_KEYS])
+
+
+@pytest.mark.parametrize("name", OWN_TOPIC_KEYS)
+def test_a_key_of_our_own_says_that_it_is_none_of_kafkas(name: str) -> None:
+    assert TOPIC_CONFIGS[name].documentation.endswith("Not a key of Kafka's.")
 
 
 @pytest.mark.parametrize("name", TOPIC_CONFIGS)
@@ -277,7 +296,14 @@ def test_a_topic_without_overrides_has_kafkas_defaults_and_a_bound_on_expansion(
         delete_retention_ms=86_400_000,
         min_compaction_lag_ms=0,
         max_compaction_lag_ms=2**63 - 1,
+        idempotency_keys=None,
     )
+
+
+def test_idempotency_keys_are_off_unless_a_topic_asks_for_them() -> None:
+    assert TopicSettings.from_overrides({"idempotency.key.header": "id"}).idempotency_keys is None
+    overrides = {"idempotency.keys.enable": "true", "idempotency.key.header": "id"}
+    assert TopicSettings.from_overrides(overrides).idempotency_keys == KeySettings("id", "tenant-id", 604_800_000)
 
 
 def test_the_topics_value_wins_over_the_brokers_and_that_over_the_default() -> None:

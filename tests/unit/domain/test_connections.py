@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.domain import connections
-from gateway.domain.connections import NewestConnections, RequestKind, Speaker, StaleConnection
+from gateway.domain.connections import NewestConnections, RequestKind, Speaker, Spoken, StaleConnection
 
 PRODUCE, COMMIT_OFFSETS = RequestKind.PRODUCE, RequestKind.COMMIT_OFFSETS
 
@@ -53,50 +53,69 @@ def test_connections_are_numbered_as_they_are_accepted() -> None:
     assert [newest.accept() for _ in range(3)] == [1, 2, 3]
 
 
+def spoken(speaker: Speaker | None, updated_at_us: int = 0) -> Spoken:
+    return Spoken(7, speaker, updated_at_us)
+
+
 def test_whoever_speaks_first_is_the_speaker() -> None:
     here = NewestConnections(gateway=1)
     connection = here.accept()
-    speaker = here.decide_speaker(None, producer_id=7, connection=connection)
+    speaker = here.decide_speaker(spoken(None), connection=connection)
     assert speaker == Speaker(1, connection)
-    assert here.decide_speaker(speaker, producer_id=7, connection=connection) == speaker
+    assert here.decide_speaker(spoken(speaker), connection=connection) == speaker
 
 
 def test_a_newer_connection_of_the_same_gateway_takes_over_and_an_older_one_cannot() -> None:
     here = NewestConnections(gateway=1)
     older, newer = here.accept(), here.accept()
-    speaker = here.decide_speaker(Speaker(1, older), producer_id=7, connection=newer)
+    speaker = here.decide_speaker(spoken(Speaker(1, older)), connection=newer)
     assert speaker == Speaker(1, newer)
     with pytest.raises(StaleConnection):
-        here.decide_speaker(speaker, producer_id=7, connection=older)
+        here.decide_speaker(spoken(speaker), connection=older)
 
 
 def test_a_connection_that_was_there_before_cannot_take_over_from_another_gateway() -> None:
-    here, there = NewestConnections(gateway=1), Speaker(2, 40)
+    here, there = NewestConnections(gateway=1), spoken(Speaker(2, 40))
     before = [here.accept(), here.accept()]
     for connection in (*before, *before):
         with pytest.raises(StaleConnection):
-            here.decide_speaker(there, producer_id=7, connection=connection)
-    assert here.decide_speaker(there, producer_id=7, connection=(after := here.accept())) == Speaker(1, after)
+            here.decide_speaker(there, connection=connection)
+    assert here.decide_speaker(there, connection=(after := here.accept())) == Speaker(1, after)
 
 
-def test_what_was_seen_of_an_earlier_speaker_says_nothing_of_a_later_one() -> None:
+@pytest.mark.parametrize("later", [spoken(Speaker(2, 41), 0), spoken(Speaker(2, 40), 1)], ids=["speaker", "time"])
+def test_what_was_seen_of_an_earlier_state_says_nothing_of_a_later_one(later: Spoken) -> None:
+    """Another connection speaks, or the same one began or ended something since."""
     here = NewestConnections(gateway=1)
-    with pytest.raises(StaleConnection):
-        here.decide_speaker(Speaker(2, 40), producer_id=7, connection=here.accept())
+    here.read(spoken(Speaker(2, 40), 0))
     between = here.accept()
-    with pytest.raises(StaleConnection):
-        here.decide_speaker(Speaker(2, 41), producer_id=7, connection=between)
-    with pytest.raises(StaleConnection):
-        here.decide_speaker(Speaker(2, 41), producer_id=7, connection=between)
-    assert here.decide_speaker(Speaker(2, 41), producer_id=7, connection=here.accept()).gateway == 1
+    for _ in range(2):
+        with pytest.raises(StaleConnection):
+            here.decide_speaker(later, connection=between)
+    assert here.decide_speaker(later, connection=here.accept()).gateway == 1
 
 
-def test_a_restarted_gateway_is_another_one() -> None:
+def test_a_restarted_gateway_that_has_read_who_spoke_listens_to_the_first_connection() -> None:
     before, after = NewestConnections(gateway=1), NewestConnections(gateway=2)
-    speaker = before.decide_speaker(None, producer_id=7, connection=before.accept())
+    speaker = before.decide_speaker(spoken(None), connection=before.accept())
+    after.read(spoken(speaker))
+    assert after.decide_speaker(spoken(speaker), connection=after.accept()) == Speaker(2, 1)
+
+
+def test_a_restarted_gateway_that_has_not_read_it_listens_to_the_second_one() -> None:
+    before, after = NewestConnections(gateway=1), NewestConnections(gateway=2)
+    speaker = before.decide_speaker(spoken(None), connection=before.accept())
     with pytest.raises(StaleConnection):
-        after.decide_speaker(speaker, producer_id=7, connection=after.accept())
-    assert after.decide_speaker(speaker, producer_id=7, connection=after.accept()) == Speaker(2, 2)
+        after.decide_speaker(spoken(speaker), connection=after.accept())
+    assert after.decide_speaker(spoken(speaker), connection=after.accept()) == Speaker(2, 2)
+
+
+def test_reading_the_same_again_does_not_make_connections_old() -> None:
+    here, there = NewestConnections(gateway=1), spoken(Speaker(2, 40))
+    here.read(there)
+    connection = here.accept()
+    here.read(there)
+    assert here.decide_speaker(there, connection=connection) == Speaker(1, connection)
 
 
 # --- a client among gateways -----------------------------------------------------------------
@@ -117,7 +136,8 @@ class Client:
 
     def __init__(self, gateways: int) -> None:
         self.gateways = [NewestConnections(gateway=100 + index) for index in range(gateways)]
-        self.speaker: Speaker | None = None  # as the transaction's row has it
+        self.row = Spoken(7, None, 0)  # of the transaction
+        self.left_open: dict[int, Link] = {}
         self.link: Link | None = None
         self.given_up: list[Link] = []
         self.request = 0
@@ -132,14 +152,25 @@ class Client:
             self.given_up.append(self.link)
             self.link = None
 
+    def go_to(self, gateway: int) -> Link:
+        """Over the connection that is open there, or a new one; the old one is not closed, as Java's is not."""
+        if self.link is None or self.link.gateway != gateway:
+            if self.link is not None:
+                self.left_open[self.link.gateway] = self.link
+            self.link = self.left_open.pop(gateway, None) or self.open(gateway)
+        return self.link
+
+    def expect(self, gateway: int) -> None:
+        """The gateway reads the row, as for FindCoordinator."""
+        self.gateways[gateway].read(self.row)
+
     def deliver(self, link: Link, request: int) -> bool:
         """What the gateway does when the request arrives at last; whether it was listened to."""
         try:
-            self.speaker = self.gateways[link.gateway].decide_speaker(
-                self.speaker, producer_id=7, connection=link.number
-            )
+            speaker = self.gateways[link.gateway].decide_speaker(self.row, connection=link.number)
         except StaleConnection:
             return False
+        self.row = Spoken(7, speaker, self.row.updated_at_us + 1)
         self.done.append(request)
         return True
 
@@ -147,11 +178,7 @@ class Client:
         """A new request, which goes through after two connections at most."""
         self.request += 1
         for _ in range(3):
-            if self.link is None or self.link.gateway != gateway:
-                self.give_up()
-                self.open(gateway)
-            assert self.link is not None
-            if self.deliver(self.link, self.request):
+            if self.deliver(self.go_to(gateway), self.request):
                 return
             self.link = None  # closed by the gateway
         raise AssertionError("the client is not listened to")
@@ -159,11 +186,7 @@ class Client:
     def send_and_hang(self, gateway: int) -> None:
         """The request stays in the network, and the client gives its connection up."""
         self.request += 1
-        if self.link is None or self.link.gateway != gateway:
-            self.give_up()
-            self.open(gateway)
-        assert self.link is not None
-        self.link.held.append(self.request)
+        self.go_to(gateway).held.append(self.request)
         self.give_up()
 
     def arrive_late(self, choice: int) -> None:
@@ -175,7 +198,9 @@ class Client:
             assert not (self.deliver(link, request) and has_moved_on), "a request of an earlier transaction got through"
 
 
-STEPS = st.lists(st.tuples(st.sampled_from(["speak", "send_and_hang", "arrive_late"]), st.integers(0, 2)), max_size=40)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["speak", "send_and_hang", "arrive_late", "expect"]), st.integers(0, 2)), max_size=40
+)
 
 
 @settings(max_examples=500, deadline=None)
