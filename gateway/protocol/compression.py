@@ -39,16 +39,12 @@ _LZ4_CONTENT_SIZE: Final = 0x08
 _LZ4_CONTENT_CHECKSUM: Final = 0x04
 _LZ4_STORED_BLOCK: Final = 0x8000_0000
 
-_READABLE_AFTER_BYTES: Final = 16
-
 # What cramjam says when its output buffer is full: the one failure that means "too large".
 _OUTPUT_FULL: Final = "failed to write whole buffer"
 
 
-def decompress(data: memoryview, *, codec: int, max_bytes: int, room_before: int = 0) -> memoryview:
-    """Return `room_before` zero bytes for the caller to fill, then the content of `data`, or refuse.
-
-    The content is at most `max_bytes` long, and a few bytes after it are readable memory.
+def decompress(data: memoryview, *, codec: int, max_bytes: int) -> memoryview:
+    """Return the content of `data`, at most `max_bytes`, or refuse.
 
     `MessageTooLarge` when it would be more; `InvalidRecord` when the stream is damaged, ends early, goes on
     after its end, or is of a kind that Java clients cannot read.
@@ -57,14 +53,18 @@ def decompress(data: memoryview, *, codec: int, max_bytes: int, room_before: int
         raise UnsupportedCompressionType(f"codec {codec} is none of gzip, snappy, lz4, zstd")
     name, decompress_into = _DECOMPRESSORS[codec]
     # An anonymous map is virtual until written to, so the cap costs nothing until the content earns it.
-    scratch = memoryview(mmap.mmap(-1, room_before + max_bytes + _READABLE_AFTER_BYTES))
+    scratch = mmap.mmap(-1, max(max_bytes, 1))
     try:
-        size_bytes = decompress_into(data, scratch[room_before : room_before + max_bytes])
+        with memoryview(scratch) as output:
+            size_bytes = decompress_into(data, output[:max_bytes])
     except cramjam.DecompressionError as error:
         if _OUTPUT_FULL in str(error):
             raise MessageTooLarge(f"the batch decompresses to more than {max_bytes} bytes") from None
         raise InvalidRecord(f"the {name} data cannot be decompressed: {error}") from None
-    return scratch[: room_before + size_bytes]
+    if size_bytes == 0:
+        return memoryview(b"")
+    scratch.resize(size_bytes)
+    return memoryview(scratch)
 
 
 def _gunzip(data: memoryview, output: memoryview) -> int:

@@ -10,6 +10,7 @@ import datetime as dt
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,21 +35,26 @@ from gateway.errors import (
     MessageTooLarge,
     UnsupportedCompressionType,
 )
-from gateway.protocol import batches
-from gateway.protocol.batches import (
-    COPY_COLUMNS,
-    MAX_TIMESTAMP_MS,
-    BatchLimits,
-    ProducedBatch,
-    RowRange,
-    copy_rows,
-    decode_produced,
-    encode_rows,
-    stored_form,
-)
+from gateway.protocol import transcoder
+from gateway.protocol.batches import BatchLimits, ProducedBatch, decode_produced, stored_form
+from gateway.protocol.copy_rows import COPY_COLUMNS, copy_rows
+from gateway.protocol.layout import MAX_TIMESTAMP_MS
+from gateway.protocol.row_batches import RowRange, encode_rows
+from gateway.storage.results import ResultRows
+from tests.support.results import message_rows, stored_row
+from tests.support.transcoders import TRANSCODERS
 
 NOW_MS = 1_790_000_000_000
 LIMITS = BatchLimits(max_batch_bytes=1 << 20, max_decompressed_bytes=4 << 20)
+
+
+@pytest.fixture(autouse=True, scope="module", params=TRANSCODERS)
+def every_transcoder(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each test with the compiled code and with Python's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transcoder, "implementation", request.param)
+        yield
+
 
 ATTRIBUTES, LAST_OFFSET_DELTA, BASE_TIMESTAMP, MAX_TIMESTAMP = 21, 23, 27, 35
 PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE, RECORD_COUNT = 43, 51, 53, 57
@@ -142,10 +148,14 @@ producers = st.just((-1, -1, -1)) | st.tuples(
 
 
 def decoded_records(batch: ProducedBatch) -> list[Sent]:
-    headers = batch.headers or [[]] * batch.record_count
     return [
-        Sent(timestamp, key, value, tuple(pairs))
-        for timestamp, key, value, pairs in zip(batch.timestamps_ms, batch.keys, batch.values, headers, strict=True)
+        Sent(
+            row["timestamp"],
+            row["key"],
+            row["value"],
+            tuple(zip(row["header_names"] or (), row["header_values"] or (), strict=True)),
+        )
+        for row in parse_copy(copy_rows(batch, topic_id=1, partition=0, base_offset=0, log_append_time_ms=None))
     ]
 
 
@@ -166,6 +176,7 @@ def test_what_kafka_python_wrote_is_read(
     assert batch.max_timestamp == max(record.timestamp_ms for record in records)
     present = [record.timestamp_ms for record in records if record.timestamp_ms != -1]
     assert batch.min_timestamp == min(present, default=-1)
+    assert batch.lacks_key == any(record.key is None for record in records)
 
 
 @given(record_lists.filter(lambda records: records[0].timestamp_ms != -1), st.sampled_from([0, 1, 2, 3, 4]))
@@ -173,14 +184,6 @@ def test_what_aiokafka_wrote_is_read(records: list[Sent], codec: int) -> None:
     batch = decode_produced(build(records, builder=AiokafkaBuilder, codec=codec), LIMITS)
     assert batch.codec == codec
     assert decoded_records(batch) == records
-
-
-@given(record_lists)
-def test_the_strict_reader_agrees_with_the_quick_one(records: list[Sent]) -> None:
-    data = build(records)
-    strict = batches._read_strictly(memoryview(data), len(records), struct.unpack_from(">q", data, 27)[0], 10_000)
-    batch = decode_produced(data, LIMITS)
-    assert strict == (batch.timestamps_ms, batch.keys, batch.values, batch.headers or [[]] * len(records))
 
 
 def test_a_large_batch_is_read_like_a_small_one() -> None:
@@ -387,7 +390,7 @@ def test_the_size_limit_counts_the_whole_batch_and_comes_before_the_crc() -> Non
 def test_decompressed_records_have_a_limit_of_their_own(codec: int) -> None:
     data = build([Sent(value=bytes(100_000))], codec=codec)
     size_bytes = decode_produced(data, LIMITS).payload_bytes
-    assert decode_produced(data, replace(LIMITS, max_decompressed_bytes=size_bytes)).values == [bytes(100_000)]
+    assert decode_produced(data, replace(LIMITS, max_decompressed_bytes=size_bytes)).record_count == 1
     with pytest.raises(MessageTooLarge):
         decode_produced(data, replace(LIMITS, max_decompressed_bytes=size_bytes - 1))
 
@@ -467,7 +470,11 @@ MANY_OBJECTS = """
 import struct, sys
 import cramjam, google_crc32c
 from gateway.errors import MessageTooLarge
+from gateway.protocol import plain_transcoder, transcoder
 from gateway.protocol.batches import BatchLimits, decode_produced
+
+if sys.argv[2] == "plain":
+    transcoder.implementation = plain_transcoder
 
 def varint(value):
     value <<= 1
@@ -511,7 +518,9 @@ except MessageTooLarge:
 
 @pytest.mark.parametrize("kind", ["headers", "spread headers", "records"])
 def test_many_small_objects_take_little_memory(kind: str) -> None:
-    run = subprocess.run([sys.executable, "-c", MANY_OBJECTS, kind], capture_output=True, check=False, text=True)
+    which = "compiled" if transcoder.implementation.IS_COMPILED else "plain"
+    command = [sys.executable, "-c", MANY_OBJECTS, kind, which]
+    run = subprocess.run(command, capture_output=True, check=False, text=True)
     assert run.returncode == 0, run.stderr
     assert int(run.stdout) < 2 * 64 * 1024
 
@@ -742,9 +751,67 @@ def stored_rows(draw: st.DrawFn) -> list[Row]:
     return rows
 
 
-@given(stored_rows())
+def stored(rows: list[Row]) -> ResultRows:
+    return ResultRows(
+        message_rows(
+            [
+                (
+                    row.offset,
+                    row.timestamp_ms,
+                    row.timestamp_type,
+                    row.key,
+                    row.value,
+                    [name for name, _ in row.headers] or None,
+                    [value for _, value in row.headers] or None,
+                    row.producer_id,
+                    row.producer_epoch,
+                    row.sequence,
+                    row.is_transactional,
+                    row.control_type,
+                )
+                for row in rows
+            ]
+        )
+    )
+
+
+@given(rows=stored_rows())
 def test_rows_come_back_as_they_were(rows: list[Row]) -> None:
-    assert rows_read_back(encode_rows(row_range(rows), leader_epoch=4)) == rows
+    found = stored(rows)
+    assert rows_read_back(transcoder.implementation.encode_rows(found, leader_epoch=4)) == rows
+    assert found.next_offset == rows[-1].offset + 1
+
+
+@given(rows=stored_rows(), leader_epoch=st.integers(0, 2**31 - 1))
+def test_all_transcoders_make_the_same_batches_of_rows(rows: list[Row], leader_epoch: int) -> None:
+    found = stored(rows)
+    expected = encode_rows(row_range(rows), leader_epoch=leader_epoch)
+    assert transcoder.implementation.encode_rows(found, leader_epoch=leader_epoch) == expected
+
+
+@pytest.mark.parametrize(
+    ("row", "headers"),
+    [
+        (stored_row(header_names=[], header_values=[]), []),
+        (stored_row(header_names=[], header_values=None), []),
+        (stored_row(header_names=[None, "b"], header_values=[b"1", None]), [("", b"1"), ("b", None)]),
+    ],
+)
+def test_headers_that_only_sql_can_write_are_read_too(
+    row: tuple[object, ...], headers: list[tuple[str, bytes | None]]
+) -> None:
+    [(_, [record])] = read_back(transcoder.implementation.encode_rows(ResultRows(message_rows([row])), leader_epoch=4))
+    assert list(record.headers) == headers
+
+
+def test_times_between_milliseconds_are_those_of_the_millisecond_they_are_in() -> None:
+    rows = [
+        stored_row(offset=7 + place, sequence=3 + place, timestamp=struct.pack(">q", microseconds))
+        for place, microseconds in enumerate((1_999, 2_000, -1, -1_000, -1_001))
+    ]
+    [(_, records)] = read_back(transcoder.implementation.encode_rows(ResultRows(message_rows(rows)), leader_epoch=4))
+    millennium_ms = 946_684_800_000
+    assert [record.timestamp - millennium_ms for record in records] == [1, 2, -1, -1, -2]
 
 
 @given(record_lists, st.booleans())
@@ -764,17 +831,16 @@ def test_what_was_written_as_rows_is_served_from_them(records: list[Sent], is_tr
         )
         for row in parse_copy(copy_rows(batch, topic_id=1, partition=0, base_offset=10, log_append_time_ms=None))
     ]
-    assert rows_read_back(encode_rows(row_range(rows), leader_epoch=4)) == rows
+    assert rows_read_back(transcoder.implementation.encode_rows(stored(rows), leader_epoch=4)) == rows
 
 
 def batch_offsets(rows: list[Row]) -> list[list[int]]:
-    return [
-        [record.offset for record in records] for _, records in read_back(encode_rows(row_range(rows), leader_epoch=4))
-    ]
+    data = transcoder.implementation.encode_rows(stored(rows), leader_epoch=4)
+    return [[record.offset for record in records] for _, records in read_back(data)]
 
 
 def test_no_rows_are_no_batch() -> None:
-    assert encode_rows(row_range([]), leader_epoch=4) == b""
+    assert transcoder.implementation.encode_rows(stored([]), leader_epoch=4) == b""
 
 
 def test_rows_of_one_producer_are_one_batch() -> None:
