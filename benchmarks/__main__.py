@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -13,6 +14,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from benchmarks.apache_kafka import ApacheKafka
 from benchmarks.clients import Client, ClientFailed, JavaClient, Librdkafka
 from benchmarks.report import print_sections, write_markdown
 from benchmarks.run import measure
@@ -37,20 +39,27 @@ def main(
     partitions: Annotated[
         list[int] | None, typer.Option(help="Produce and consume only in so many partitions (1, 6).")
     ] = None,
-    java: Annotated[bool, typer.Option(help="Measure with the Java client too.")] = True,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Processes of the gateway: serve --workers.")] = 1,
+    java: Annotated[bool, typer.Option(help="Measure with the Java client, and Apache Kafka, too.")] = True,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all numbers to this file.")] = None,
     markdown_file: Annotated[
         Path | None,
         typer.Option("--markdown", help="Write the sections to this file, between its marks if it has them."),
     ] = None,
 ) -> None:
-    """Measure the gateway: throughput next to raw COPY of the same rows, and the price of what it promises."""
-    _unwind_on_termination()
+    """Measure the gateway next to raw COPY of the same rows and next to Apache Kafka, and the price of its promises."""
+    unwind_on_termination()
     workload = _workload(QUICK if quick else DEFAULT, repetitions, size, partitions)
     progress = Console(stderr=True, highlight=False)
     try:
-        with Stack() as stack:
-            results = measure(stack, _clients(progress, java=java), workload, only or list(Part), progress.print)
+        parts = only or list(Part)
+        clients = _clients(progress, java=java)
+        with ExitStack() as running:
+            stack = running.enter_context(Stack(workers=workers))
+            kafka = None
+            if Part.KAFKA in parts and any(isinstance(client, JavaClient) for client in clients):
+                kafka = running.enter_context(ApacheKafka(stack.directory))
+            results = measure(stack, clients, workload, parts, progress.print, kafka=kafka)
     except (StackFailed, GatewayFailed, ClientFailed, StartupError) as failed:
         progress.print(str(failed), style="red", markup=False)
         raise typer.Exit(1) from None
@@ -83,11 +92,11 @@ def _clients(progress: Console, *, java: bool) -> list[Client]:
         try:
             clients.append(JavaClient())
         except JavaMissing as missing:
-            progress.print(f"Without the Java client: {missing}.", style="yellow", markup=False)
+            progress.print(f"Without the Java client and Apache Kafka: {missing}.", style="yellow", markup=False)
     return clients
 
 
-def _unwind_on_termination() -> None:
+def unwind_on_termination() -> None:
     """SIGTERM as Ctrl-C: no PostgreSQL, gateway or directory is left behind."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:

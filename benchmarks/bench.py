@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from benchmarks.clients import Client, ClientFailed
+from benchmarks.apache_kafka import ApacheKafka
+from benchmarks.clients import Client, ClientFailed, Prepared
 from benchmarks.results import Case, Results, Run
 from benchmarks.stack import Stack, Topic
 from benchmarks.workload import Part, Shape, Workload
@@ -36,11 +37,13 @@ class Bench:
     results: Results
     parts: Sequence[Part]
     say: Say
+    kafka: ApacheKafka | None = None
+    """Only where Java is there, and only for the part that compares with it."""
 
     @contextmanager
-    def topic(self, partitions: int) -> Iterator[Topic]:
+    def topic(self, partitions: int, **configs: str) -> Iterator[Topic]:
         """An empty topic, for as long as it is needed, and nothing left to write from before."""
-        topic = self.stack.create_topic(partitions)
+        topic = self.stack.create_topic(partitions, **configs)
         self.stack.settle()
         yield topic
         self.stack.drop_topic(topic)
@@ -53,9 +56,12 @@ class Bench:
 
     def record(self, case: Case, run: Run) -> None:
         self.results.runs[case].append(run)
-        self.say(f"{case.shape}: {case.activity} {case.client}".rstrip() + f" {run.records_per_s:,.0f} records/s")
+        words = (f"{case.shape}:", case.activity, case.client, case.broker, f"{run.records_per_s:,.0f} records/s")
+        self.say(" ".join(filter(None, words)))
 
-    def compare(self, client: Client, shape: Shape, base: Leg, other: Leg, *, is_doubled: bool = False) -> None:
+    def compare(
+        self, client: Client | Prepared, shape: Shape, base: Leg, other: Leg, *, is_doubled: bool = False
+    ) -> None:
         """Run both. Doubled, in the order base, other, other, base: what grows or fades meanwhile falls on both
         alike. Otherwise every second repetition turns the order round.
         """

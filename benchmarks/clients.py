@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from statistics import median, quantiles
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from benchmarks.workload import Shape
 from tests.support.gateway_process import REPOSITORY
@@ -28,7 +28,10 @@ __all__ = [
     "Isolation",
     "JavaClient",
     "Librdkafka",
+    "Moved",
     "Percentiles",
+    "Prepared",
+    "fetch_range",
     "parse_consumer_performance",
     "parse_producer_performance",
 ]
@@ -52,6 +55,13 @@ class Percentiles:
     def of(cls, times_ms: Sequence[float]) -> Percentiles:
         """p99 of a few times is the longest of them."""
         return cls(median(times_ms), quantiles(times_ms, n=100, method="inclusive")[98])
+
+
+class Moved(NamedTuple):
+    """What a client moved that sends or counts whole batches only."""
+
+    records_per_s: float
+    records: int
 
 
 class Guarantee(Enum):
@@ -104,6 +114,13 @@ class Librdkafka:
             options.append("--not-idempotent")
         elif guarantee is Guarantee.TRANSACTIONAL:
             options += ["--transaction-ms", TRANSACTION_MS]
+        return self._produce(bootstrap, topic, records, *options)
+
+    def produce_with_keys(self, bootstrap: str, topic: str, shape: Shape, records: int) -> float:
+        """Records per second, each record with a business key of its own."""
+        return self._produce(bootstrap, topic, records, "--record-bytes", shape.record_bytes, "--with-keys")
+
+    def _produce(self, bootstrap: str, topic: str, records: int, *options: object) -> float:
         done = self._run(bootstrap, topic, records, "produce", *options)
         return float(done["records"] / done["seconds"])
 
@@ -132,6 +149,30 @@ class Librdkafka:
     def _run(self, bootstrap: str, topic: str, records: int, command: str, *options: object) -> Any:
         arguments = ["--bootstrap", bootstrap, "--topic", topic, "--records", records, command, *options]
         return json.loads(_output([sys.executable, "-m", "benchmarks.librdkafka_client", *arguments]))
+
+
+class Prepared:
+    """Batches made before the clock starts, by the program `benchmarks.prepared_client`; produces only."""
+
+    name = "prepared"
+
+    def produce(
+        self, bootstrap: str, topic: str, shape: Shape, records: int, guarantee: Guarantee, *, producers: int = 1
+    ) -> Moved:
+        options: list[object] = ["--bootstrap", bootstrap, "--topic", topic, "--records", records]
+        options += ["--record-bytes", shape.record_bytes, "--partitions", shape.partitions, "--producers", producers]
+        if guarantee is Guarantee.NONE:
+            options.append("--not-idempotent")
+        done = json.loads(_output([sys.executable, "-m", "benchmarks.prepared_client", *options]))
+        return Moved(done["timed"] / done["seconds"], done["records"])
+
+
+def fetch_range(bootstrap: str, topic: str, shape: Shape, offsets: range) -> Moved:
+    """Records of these offsets in each partition, by the program `benchmarks.fetch_client`."""
+    options: list[object] = ["--bootstrap", bootstrap, "--topic", topic, "--partitions", shape.partitions]
+    options += ["--start", offsets.start, "--end", offsets.stop]
+    done = json.loads(_output([sys.executable, "-m", "benchmarks.fetch_client", *options]))
+    return Moved(done["records"] / done["seconds"], done["records"])
 
 
 class JavaClient:

@@ -1,4 +1,4 @@
-"""CPU time of process trees, from /proc: of what runs, and of what ended and was reaped."""
+"""CPU time of process trees, from /proc: of what runs, and of what ended and was reaped; and a process's memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections import defaultdict
 from pathlib import Path
 
-__all__ = ["tree_cpu_seconds"]
+__all__ = ["resident_peak_mb", "tree_cpu_seconds"]
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -25,6 +25,13 @@ def tree_cpu_seconds(root: int) -> float:
     while tree.keys() != (again := _read_tree(root)).keys():
         tree = again
     return sum(again.values()) / _TICKS_PER_SECOND
+
+
+def resident_peak_mb(pid: int) -> float:
+    """The most memory the process ever had resident, in MiB."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    [line] = [line for line in status.splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1]) / 1024
 
 
 def _read_tree(root: int) -> dict[int, int]:

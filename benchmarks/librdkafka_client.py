@@ -39,9 +39,19 @@ class Deliveries:
 
 
 def produce(
-    bootstrap: str, topic: str, *, records: int, record_bytes: int, is_idempotent: bool, transaction_ms: int | None
+    bootstrap: str,
+    topic: str,
+    *,
+    records: int,
+    record_bytes: int,
+    is_idempotent: bool,
+    transaction_ms: int | None,
+    with_keys: bool,
 ) -> dict[str, Any]:
-    """As fast as the gateway takes them; the clock stops at the last delivery report or commit."""
+    """As fast as the gateway takes them; the clock stops at the last delivery report or commit.
+
+    `with_keys`: each record has a header with a business key of its own.
+    """
     producer = _producer(bootstrap, topic, is_idempotent=is_idempotent, is_transactional=transaction_ms is not None)
     reports = Deliveries()
     # The first record waits for the producer id, which librdkafka asks for when it likes: it is not timed.
@@ -52,7 +62,10 @@ def produce(
         _send_in_transactions(producer, topic, timed, record_bytes, reports, transaction_s=transaction_ms / 1000)
     else:
         for number, value in enumerate(islice(cycle(payloads(record_bytes)), timed)):
-            _send(producer, topic, value, reports)
+            if with_keys:
+                _send(producer, topic, value, reports, headers=[("idempotency-key", b"key-%d" % number)])
+            else:
+                _send(producer, topic, value, reports)
             if number % 1000 == 0:
                 producer.poll(0)
         producer.flush(TIMEOUT_S)
@@ -169,10 +182,10 @@ def _send_in_transactions(
     producer.commit_transaction(TIMEOUT_S)
 
 
-def _send(producer: Any, topic: str, value: bytes, reports: Deliveries, **where: int) -> None:
+def _send(producer: Any, topic: str, value: bytes, reports: Deliveries, **more: Any) -> None:
     while True:
         try:
-            producer.produce(topic, value, on_delivery=reports, **where)
+            producer.produce(topic, value, on_delivery=reports, **more)
             break
         except BufferError:  # the client's queue is full
             producer.poll(0.1)
@@ -210,6 +223,7 @@ def main() -> None:
     producing.add_argument("--record-bytes", type=int, required=True)
     producing.add_argument("--not-idempotent", dest="is_idempotent", action="store_false")
     producing.add_argument("--transaction-ms", type=int)
+    producing.add_argument("--with-keys", action="store_true")
     latency = commands.add_parser("latency")
     latency.add_argument("--record-bytes", type=int, required=True)
     latency.add_argument("--rate", type=int, required=True)

@@ -14,17 +14,31 @@ from benchmarks.results import (
     COMPARISONS,
     CONSUME_ROWS,
     CONSUME_TAIL,
+    EFFECTS,
+    KEYS_OFF,
+    KEYS_ON,
     PRODUCE,
     RAW_COPY,
     Case,
+    Comparison,
     Results,
     Spread,
     Timing,
 )
+from benchmarks.targets import judge
 from benchmarks.transactions import COMMIT
 from benchmarks.workload import Part, Shape
 
-__all__ = ["begin_mark", "markdown", "print_sections", "write_markdown"]
+__all__ = [
+    "Section",
+    "begin_mark",
+    "markdown",
+    "print_section",
+    "print_sections",
+    "section_mark",
+    "write_markdown",
+    "write_section",
+]
 
 END_MARK = "<!-- end of results -->"
 
@@ -59,8 +73,30 @@ COMPARED = (
     "target",
     "result",
 )
+BROKERS = (
+    "records × partitions",
+    "activity",
+    "broker",
+    "records/s",
+    "(min–max)",
+    "MB/s",
+    "broker CPU s/M",
+    "PostgreSQL CPU s/M",
+)
+JUDGED = ("what", "against", "figure", "(min–max)", "target", "result")
 TIMED = ("p50 ms", "(min–max)", "p99 ms", "(min–max)")
-TEXT_COLUMNS = {"records × partitions", "activity", "client", "what", "records", "result"}
+TEXT_COLUMNS = {
+    "records × partitions",
+    "activity",
+    "client",
+    "what",
+    "records",
+    "broker",
+    "against",
+    "broker, client",
+    "result",
+    "producer",
+}
 
 Row = tuple[str, ...]
 
@@ -75,14 +111,18 @@ class Section:
 
 def print_sections(results: Results, console: Console) -> None:
     for part, section in _sections(results):
-        console.print(f"\n{part.capitalize()}. {' '.join(section.sentences)}", highlight=False, markup=False)
-        for heads, rows in section.tables:
-            table = RichTable()
-            for head in heads:
-                table.add_column(head, justify="left" if head in TEXT_COLUMNS else "right")
-            for row in rows:
-                table.add_row(*row)
-            console.print(table, highlight=False)
+        print_section(part, section, console)
+
+
+def print_section(name: str, section: Section, console: Console) -> None:
+    console.print(f"\n{name.capitalize()}. {' '.join(section.sentences)}", highlight=False, markup=False)
+    for heads, rows in section.tables:
+        table = RichTable()
+        for head in heads:
+            table.add_column(head, justify="left" if head in TEXT_COLUMNS else "right")
+        for row in rows:
+            table.add_row(*row)
+        console.print(table, highlight=False)
 
 
 def markdown(results: Results) -> dict[Part, str]:
@@ -98,12 +138,26 @@ def write_markdown(results: Results, path: Path) -> None:
         path.write_text("\n".join(f"## {part.capitalize()}\n\n{text}" for part, text in sections.items()), "utf-8")
         return
     for part, text in sections.items():
-        before, mark, rest = page.partition(begin_mark(part))
-        _, end, after = rest.partition(END_MARK)
-        if not mark or not end:
-            raise ValueError(f"{path} needs the marks {begin_mark(part)} and {END_MARK}")
-        page = f"{before}{mark}\n\n{text}\n{end}{after}"
+        page = _between_marks(page, begin_mark(part), text)
     path.write_text(page, encoding="utf-8")
+
+
+def write_section(name: str, section: Section, path: Path) -> None:
+    """A section of a program of its own, between its marks in `path`."""
+    page = path.read_text(encoding="utf-8")
+    path.write_text(_between_marks(page, section_mark(name), _section_markdown(section)), encoding="utf-8")
+
+
+def section_mark(name: str) -> str:
+    return f"<!-- results of {name}: written by python -m benchmarks.{name} --markdown -->"
+
+
+def _between_marks(page: str, begin: str, text: str) -> str:
+    before, mark, rest = page.partition(begin)
+    _, end, after = rest.partition(END_MARK)
+    if not mark or not end:
+        raise ValueError(f"the page needs the marks {begin} and {END_MARK}")
+    return f"{before}{mark}\n\n{text}\n{end}{after}"
 
 
 def begin_mark(part: Part) -> str:
@@ -114,7 +168,8 @@ def _sections(results: Results) -> Iterator[tuple[Part, Section]]:
     for part, build in BUILDERS.items():
         section = build(results)
         if any(rows for _, rows in section.tables):
-            section.sentences.append(_facts(results))
+            counted = "kafka_records" if part is Part.KAFKA else "records"
+            section.sentences.append(_facts(results, results.environment[counted]))
             yield part, section
 
 
@@ -147,6 +202,46 @@ def _latency(results: Results) -> Section:
     return Section([said], [(("client", *TIMED), rows)])
 
 
+def _kafka(results: Results) -> Section:
+    section = Section()
+    if judged := list(judge(results)):
+        met = sum(one.is_met for one in judged)
+        section.sentences.append(f"Targets: {met} of {len(judged)} met.")
+        rows: list[Row] = [
+            (
+                one.what,
+                one.against,
+                f"{one.figure.median:.2f}",
+                f"{one.figure.low:.2f}–{one.figure.high:.2f}",
+                one.target,
+                _verdict(one.is_met),
+            )
+            for one in judged
+        ]
+        section.tables.append((JUDGED, rows))
+        section.sentences.append(f"Latency at {results.environment['kafka_latency']}.")
+    if cases := results.side_by_side():
+        section.tables.append((BROKERS, [_broker_cells(results, case) for case in cases]))
+    if timed := list(results.timed(Part.KAFKA)):
+        section.tables.append((("broker, client", *TIMED), [(name, *_percentiles(*times)) for name, *times in timed]))
+    return section
+
+
+def _broker_cells(results: Results, case: Case) -> Row:
+    summary = results.summary(case)
+    rate = summary.records_per_s
+    return (
+        str(case.shape),
+        case.activity,
+        case.broker,
+        f"{rate.median:,.0f}",
+        f"{rate.low:,.0f}–{rate.high:,.0f}",
+        f"{summary.megabytes_per_s:.1f}",
+        f"{summary.gateway_cpu_s_per_million:.1f}",
+        f"{summary.postgres_cpu_s_per_million:.1f}",
+    )
+
+
 def _idempotence(results: Results) -> Section:
     return _compared(results, Part.IDEMPOTENCE)
 
@@ -173,6 +268,34 @@ def _transactions(results: Results) -> Section:
     return section
 
 
+def _keys(results: Results) -> Section:
+    """The gate that lets the first record of each business key pass."""
+    comparison = Comparison(Part.KEYS, KEYS_ON, KEYS_OFF, 0.0)
+    rows = [_comparison_cells(results, *compared) for compared in results.compared(comparison)]
+    said = "No target. Each record has a key of its own; the topic asks for keys, or does not."
+    return Section([said], [(COMPARED[:-2], rows)])
+
+
+def _worker(results: Results) -> Section:
+    """Effects of one worker, each with its mark and offset in the same commit."""
+    rows: list[Row] = []
+    for case in results.cases(*EFFECTS.values()):
+        summary = results.summary(case)
+        rate = summary.records_per_s
+        rows.append(
+            (
+                str(case.shape),
+                case.activity,
+                f"{rate.median:,.0f}",
+                f"{rate.low:,.0f}–{rate.high:,.0f}",
+                f"{summary.postgres_cpu_s_per_million:.1f}",
+            )
+        )
+    said = "No target. One worker process; each effect is a row, with its key's mark and the offset in the same commit."
+    heads = ("records × partitions", "activity", "effects/s", "(min–max)", "PostgreSQL CPU s/M")
+    return Section([said], [(heads, rows)])
+
+
 def _groups(results: Results) -> Section:
     section = Section()
     rows = []
@@ -192,8 +315,11 @@ BUILDERS: dict[Part, Callable[[Results], Section]] = {
     Part.PRODUCE: _produce,
     Part.CONSUME: _consume,
     Part.LATENCY: _latency,
+    Part.KAFKA: _kafka,
     Part.IDEMPOTENCE: _idempotence,
     Part.TRANSACTIONS: _transactions,
+    Part.KEYS: _keys,
+    Part.WORKER: _worker,
     Part.GROUPS: _groups,
 }
 
@@ -257,10 +383,10 @@ def _throughput_rows(results: Results, *activities: str) -> list[Row]:
     return rows
 
 
-def _facts(results: Results) -> str:
+def _facts(results: Results, records: dict[str, int]) -> str:
     facts = results.environment
     clients = ", ".join(f"{name} {version}" for name, version in facts["clients"].items())
-    counts = ", ".join(f"{count:,} of {size} B" for size, count in facts["records"].items())
+    counts = ", ".join(f"{count:,} of {size} B" for size, count in records.items())
     return (
         f"Medians of {facts['repetitions']} repetitions, records {counts}; {facts['cores']} cores, "
         f"PostgreSQL {facts['postgresql']}, Python {facts['python']}, {clients}."

@@ -12,20 +12,27 @@ from benchmarks.clients import Percentiles
 from benchmarks.stack import CpuSeconds
 from benchmarks.workload import Part, Shape
 
-__all__ = ["COMPARISONS", "Case", "Comparison", "Results", "Run", "Spread", "Summary", "Timing"]
+__all__ = ["COMPARISONS", "Case", "Comparison", "Results", "Run", "Spread", "Summary", "Timing", "growth_of"]
 
+EFFECTS = {1: "one effect to a commit", 100: "100 effects to a commit"}
 RAW_COPY = "raw COPY"
 PRODUCE = "produce"
 CONSUME_TAIL = "consume, tail"
 CONSUME_ROWS = "consume, rows"
 IDEMPOTENCE_OFF = "produce, idempotence off"
 IDEMPOTENCE_ON = "produce, idempotence on"
+KEYS_OFF = "produce, business keys off"
+KEYS_ON = "produce, business keys on"
 NOT_TRANSACTIONAL = "produce, idempotent"
 TRANSACTIONAL = "produce, transactional"
 UNCOMMITTED_TAIL = "read_uncommitted, tail"
 COMMITTED_TAIL = "read_committed, tail"
 UNCOMMITTED_ROWS = "read_uncommitted, rows"
 COMMITTED_ROWS = "read_committed, rows"
+
+TABLEWIRE = "Tablewire"
+KAFKA = "Apache Kafka"
+FLUSHED_KAFKA = "Apache Kafka, flush.messages=1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,8 @@ class Case:
     activity: str
     client: str
     shape: Shape
+    broker: str = ""
+    """Named only where several are measured side by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +129,15 @@ class Results:
     def cases(self, *activities: str) -> Iterator[Case]:
         """By shape, then activity, then client, each in the order of measuring."""
         shapes = list(dict.fromkeys(case.shape for case in self.runs))
-        chosen = [case for case in self.runs if case.activity in activities]
+        chosen = [case for case in self.runs if case.activity in activities and not case.broker]
         yield from sorted(chosen, key=lambda case: (shapes.index(case.shape), activities.index(case.activity)))
+
+    def side_by_side(self) -> list[Case]:
+        """Those that name their broker: by activity, then by shape, in the order of measuring."""
+        chosen = [case for case in self.runs if case.broker]
+        activities = list(dict.fromkeys(case.activity for case in chosen))
+        shapes = list(dict.fromkeys(case.shape for case in chosen))
+        return sorted(chosen, key=lambda case: (activities.index(case.activity), shapes.index(case.shape), case.broker))
 
     def summary(self, case: Case) -> Summary:
         runs = self.runs[case]
@@ -169,6 +185,7 @@ class Results:
                 {
                     "activity": case.activity,
                     "client": case.client,
+                    "broker": case.broker,
                     **asdict(case.shape),
                     "summary": asdict(self.summary(case)),
                     "runs": [asdict(run) for run in runs],
@@ -190,3 +207,8 @@ class Results:
                 for timing, measured in self.timings.items()
             ],
         }
+
+
+def growth_of(costs: Sequence[float]) -> float:
+    """The most that a cost grew from any size to any larger one."""
+    return max(later / earlier for number, earlier in enumerate(costs) for later in costs[number + 1 :])

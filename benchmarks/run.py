@@ -11,14 +11,18 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
+from benchmarks.against_kafka import measure_against_kafka
+from benchmarks.apache_kafka import ApacheKafka
 from benchmarks.bench import Bench, Say
-from benchmarks.clients import Client
+from benchmarks.clients import Client, JavaClient
 from benchmarks.groups import measure_groups
 from benchmarks.idempotence import measure_idempotence
+from benchmarks.keys import measure_keys
 from benchmarks.results import Results
 from benchmarks.stack import Stack
 from benchmarks.throughput import measure_latency, measure_throughput
 from benchmarks.transactions import measure_transactions
+from benchmarks.worker import measure_worker
 from benchmarks.workload import QUICK, Part, Workload
 
 __all__ = ["measure"]
@@ -26,27 +30,46 @@ __all__ = ["measure"]
 STEPS: tuple[tuple[tuple[Part, ...], Callable[[Bench], None]], ...] = (
     ((Part.PRODUCE, Part.CONSUME), measure_throughput),
     ((Part.LATENCY,), measure_latency),
+    ((Part.KAFKA,), measure_against_kafka),
     ((Part.IDEMPOTENCE,), measure_idempotence),
     ((Part.TRANSACTIONS,), measure_transactions),
+    ((Part.KEYS,), measure_keys),
+    ((Part.WORKER,), measure_worker),
     # Last: its groups stay in the database.
     ((Part.GROUPS,), measure_groups),
 )
 
 
-def measure(stack: Stack, clients: Sequence[Client], workload: Workload, parts: Collection[Part], say: Say) -> Results:
+BESIDE_KAFKA = (Part.PRODUCE, Part.CONSUME, Part.LATENCY)
+"""What the Java client does next to Apache Kafka too, and need not do twice."""
+
+
+def measure(
+    stack: Stack,
+    clients: Sequence[Client],
+    workload: Workload,
+    parts: Collection[Part],
+    say: Say,
+    *,
+    kafka: ApacheKafka | None = None,
+) -> Results:
     """Measure `parts`, telling progress by `say`. A short round warms each of them up and is forgotten."""
     results = Results(_environment(stack, clients, workload))
     for together, step in STEPS:
         wanted = [part for part in together if part in parts]
-        if not wanted:
+        if not wanted or (wanted == [Part.KAFKA] and kafka is None):
             continue
+        if kafka is not None and Part.KAFKA in parts and wanted[0] in BESIDE_KAFKA:
+            taking_part: Sequence[Client] = [client for client in clients if not isinstance(client, JavaClient)]
+        else:
+            taking_part = clients
         started = time.monotonic()
         if workload.records != QUICK.records:
-            step(Bench(0, stack, clients, QUICK, Results({}), wanted, _nothing))
+            step(Bench(0, stack, taking_part, QUICK, Results({}), wanted, _nothing, kafka))
             say(f"{' and '.join(wanted)}: warmed up in {time.monotonic() - started:.0f} s")
         for repetition in range(1, workload.repetitions + 1):
             tell = partial(_tell, say, f"[{repetition}/{workload.repetitions}]")
-            step(Bench(repetition, stack, clients, workload, results, wanted, tell))
+            step(Bench(repetition, stack, taking_part, workload, results, wanted, tell, kafka))
         # Parts that are measured together took their time together.
         results.seconds[wanted[0]] = round(time.monotonic() - started)
     return results
@@ -60,6 +83,9 @@ def _environment(stack: Stack, clients: Sequence[Client], workload: Workload) ->
         "clients": {client.name: client.version for client in clients},
         "repetitions": workload.repetitions,
         "records": {str(size): count for size, count in workload.records.items()},
+        "kafka_records": {str(size): count for size, count in workload.kafka_records.items()},
+        "kafka_latency": f"{workload.latency_rate:,} records/s of {workload.latency_shape}, "
+        f"{workload.kafka_latency_seconds} s each",
         "latency": f"{workload.latency_rate:,} records/s of {workload.latency_shape}, "
         f"{workload.latency_seconds} s each",
         "commits": f"{workload.commits} transactions of {workload.commit_records} records over "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 __all__ = ["DEFAULT", "QUICK", "GroupLoad", "Part", "Shape", "Workload", "payloads"]
@@ -18,8 +18,11 @@ class Part(StrEnum):
     PRODUCE = "produce"
     CONSUME = "consume"
     LATENCY = "latency"
+    KAFKA = "kafka"
     IDEMPOTENCE = "idempotence"
     TRANSACTIONS = "transactions"
+    KEYS = "keys"
+    WORKER = "worker"
     GROUPS = "groups"
 
 
@@ -63,6 +66,9 @@ class Workload:
     latency_rate: int
     """Records per second."""
     latency_seconds: int
+    kafka_records: dict[int, int]
+    """Per measurement next to Apache Kafka, by record size: more, because each is a JVM that gets going."""
+    kafka_latency_seconds: int
     commits: int
     """Small transactions whose commits are timed."""
     end_commits: dict[int, int]
@@ -70,6 +76,7 @@ class Workload:
     group_load: GroupLoad
     shapes: tuple[Shape, ...] = tuple(Shape(size, count) for size in RECORD_SIZES for count in PARTITION_COUNTS)
     idempotence_shapes: tuple[Shape, ...] = (Shape(1024, 6), Shape(100, 6))
+    keys_shapes: tuple[Shape, ...] = (Shape(1024, 6), Shape(100, 6))
     transaction_shapes: tuple[Shape, ...] = (Shape(1024, 6), Shape(100, 6))
     is_doubled: bool = True
     """Both sides of a comparison of producing are run twice."""
@@ -77,6 +84,9 @@ class Workload:
     isolation_shape: Shape = Shape(1024, 6)
     commit_shape: Shape = Shape(100, 3)
     commit_records: int = 10
+    worker_shape: Shape = Shape(100, 6)
+    worker_effects: dict[int, int] = field(default_factory=lambda: {1: 1_500, 100: 10_000})
+    """Records that a worker works on, by how many share a commit."""
 
 
 DEFAULT = Workload(
@@ -84,6 +94,8 @@ DEFAULT = Workload(
     records={100: 250_000, 1024: 100_000},
     latency_rate=1000,
     latency_seconds=8,
+    kafka_records={100: 600_000, 1024: 150_000},
+    kafka_latency_seconds=5,
     commits=300,
     end_commits={10: 20, 1_000: 20, 100_000: 5},
     group_load=GroupLoad(groups=1000, members=200, members_per_group=5, connections=20, seconds=10),
@@ -93,9 +105,12 @@ QUICK = Workload(
     records={100: 10_000, 1024: 5_000},
     latency_rate=1000,
     latency_seconds=2,
+    kafka_records={100: 50_000, 1024: 20_000},
+    kafka_latency_seconds=2,
     commits=20,
     end_commits={10: 3, 1_000: 3, 10_000: 2},
     is_doubled=False,
+    worker_effects={1: 200, 100: 1_000},
     group_load=GroupLoad(groups=50, members=20, members_per_group=5, connections=4, seconds=3),
 )
 

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.raw_copy import ROWS_PER_COMMIT, prepare_rows
 from benchmarks.workload import Shape
-from gateway.protocol.batches import COPY_COLUMNS, COPY_HEADER, COPY_TRAILER
+from gateway.protocol.copy_rows import COPY_COLUMNS, COPY_HEADER, COPY_TRAILER
 
 
 def _rows(data: bytes) -> list[dict[str, bytes | None]]:

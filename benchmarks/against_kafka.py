@@ -1,0 +1,188 @@
+"""Tablewire and Apache Kafka side by side: the same client, the same shapes, in turn within each repetition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from benchmarks.apache_kafka import ApacheKafka
+from benchmarks.bench import Bench
+from benchmarks.clients import Client, Guarantee, JavaClient
+from benchmarks.raw_copy import prepare_rows, time_copy
+from benchmarks.results import (
+    CONSUME_ROWS,
+    CONSUME_TAIL,
+    FLUSHED_KAFKA,
+    KAFKA,
+    PRODUCE,
+    RAW_COPY,
+    TABLEWIRE,
+    TRANSACTIONAL,
+    Case,
+    Run,
+    Timing,
+)
+from benchmarks.stack import Topic
+from benchmarks.workload import DEFAULT, Part, Shape
+
+__all__ = ["measure_against_kafka"]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A shape's topic on either side."""
+
+    shape: Shape
+    ours: Topic
+    theirs: str
+
+
+def measure_against_kafka(bench: Bench) -> None:
+    """Kafka is not restarted with the gateway: its log is read the same way before and after, and a new JVM
+    would only have to compile everything again.
+    """
+    kafka, java = bench.kafka, next(client for client in bench.clients if isinstance(client, JavaClient))
+    assert kafka is not None, "this part is left out where Kafka is missing"
+    side_by_side = _SideBySide(bench, kafka, java)
+    if bench.repetition == 0:
+        side_by_side.warm_up_kafka()
+    side_by_side.measure_throughput()
+    for client in bench.clients:
+        side_by_side.measure_latency(client)
+
+
+@dataclass(frozen=True)
+class _SideBySide:
+    bench: Bench
+    kafka: ApacheKafka
+    java: JavaClient
+
+    def warm_up_kafka(self) -> None:
+        """A JVM compiles what it runs: unlike the gateway, a broker needs many records to become as fast as it is."""
+        for shape in self.bench.workload.shapes:
+            records = DEFAULT.kafka_records[shape.record_bytes]
+            with self._kafka_topic(shape) as topic:
+                self.java.produce(self.kafka.bootstrap, topic, shape, records)
+                self.java.consume(self.kafka.bootstrap, topic, shape, records)
+
+    def measure_throughput(self) -> None:
+        with ExitStack() as topics:
+            places = []
+            for shape in self.bench.workload.shapes:
+                place = _Place(
+                    shape,
+                    topics.enter_context(self.bench.topic(shape.partitions)),
+                    topics.enter_context(self._kafka_topic(shape)),
+                )
+                self._produce(place)
+                self._in_turn(
+                    partial(self._consume_ours, place, CONSUME_TAIL), partial(self._consume_kafka, place, CONSUME_TAIL)
+                )
+                places.append(place)
+            self.bench.stack.restart_gateway()
+            for place in places:
+                self._in_turn(
+                    partial(self._consume_ours, place, CONSUME_ROWS), partial(self._consume_kafka, place, CONSUME_ROWS)
+                )
+
+    def measure_latency(self, client: Client) -> None:
+        workload = self.bench.workload
+        shape, rate, seconds = workload.latency_shape, workload.latency_rate, workload.kafka_latency_seconds
+
+        def time(broker: str, bootstrap: str, topic: str) -> None:
+            measured = client.latency(bootstrap, topic, shape, rate=rate, seconds=seconds)
+            self.bench.results.timings[Timing(Part.KAFKA, f"{broker}, {client.name}")].append(measured)
+            self.bench.say(f"{broker}: latency {client.name} p50 {measured.p50_ms} ms, p99 {measured.p99_ms} ms")
+
+        with self.bench.topic(shape.partitions) as ours, self._kafka_topic(shape) as theirs:
+            self._in_turn(
+                partial(time, TABLEWIRE, self.bench.stack.bootstrap, ours.name),
+                partial(time, KAFKA, self.kafka.bootstrap, theirs),
+            )
+
+    # --- producing ---------------------------------------------------------------------------
+
+    def _produce(self, place: _Place) -> None:
+        legs = [
+            partial(self._produce_ours, place),
+            partial(self._produce_kafka, place),
+            partial(self._produce_flushed, place.shape),
+            partial(self._copy, place.shape),
+        ]
+        if place.shape in self.bench.workload.transaction_shapes:
+            legs.append(partial(self._produce_transactional, place.shape))
+        self._in_turn(*legs)
+
+    def _produce_ours(self, place: _Place) -> None:
+        bench, records = self.bench, self._records(place.shape)
+        produce = partial(self.java.produce, bench.stack.bootstrap, place.ours.name, place.shape, records)
+        run = bench.run(produce, records=records)
+        bench.require_rows(place.ours, records)
+        self._record(PRODUCE, place.shape, TABLEWIRE, run)
+
+    def _produce_transactional(self, shape: Shape) -> None:
+        bench, records = self.bench, self._records(shape)
+        with bench.topic(shape.partitions) as topic:
+            produce = partial(
+                self.java.produce, bench.stack.bootstrap, topic.name, shape, records, Guarantee.TRANSACTIONAL
+            )
+            run = bench.run(produce, records=records)
+            bench.require_rows(topic, records)
+        self._record(TRANSACTIONAL, shape, TABLEWIRE, run)
+
+    def _produce_kafka(self, place: _Place) -> None:
+        self._record(PRODUCE, place.shape, KAFKA, self._run_kafka(self.java.produce, place.theirs, place.shape))
+
+    def _produce_flushed(self, shape: Shape) -> None:
+        with self._kafka_topic(shape, is_flushed=True) as topic:
+            self._record(PRODUCE, shape, FLUSHED_KAFKA, self._run_kafka(self.java.produce, topic, shape))
+
+    def _copy(self, shape: Shape) -> None:
+        records = self._records(shape)
+        with self.bench.topic(shape.partitions) as topic:
+            data = prepare_rows(shape, topic_id=topic.topic_id, records=records)
+            url = self.bench.stack.database_url
+            run = self.bench.run(lambda: records / time_copy(url, data), records=records)
+            self.bench.require_rows(topic, records)
+        self._record(PRODUCE, shape, RAW_COPY, run)
+
+    # --- consuming ---------------------------------------------------------------------------
+
+    def _consume_ours(self, place: _Place, activity: str) -> None:
+        records = self._records(place.shape)
+        consume = partial(self.java.consume, self.bench.stack.bootstrap, place.ours.name, place.shape, records)
+        self._record(activity, place.shape, TABLEWIRE, self.bench.run(consume, records=records))
+
+    def _consume_kafka(self, place: _Place, activity: str) -> None:
+        self._record(activity, place.shape, KAFKA, self._run_kafka(self.java.consume, place.theirs, place.shape))
+
+    # --- what all of them need ---------------------------------------------------------------
+
+    def _in_turn(self, *legs: Callable[[], None]) -> None:
+        """Each repetition begins with another one, each with nothing left to write from before."""
+        first = self.bench.repetition % len(legs)
+        for leg in (*legs[first:], *legs[:first]):
+            self.bench.stack.settle()
+            self.kafka.settle()
+            leg()
+
+    def _run_kafka(self, work: Callable[[str, str, Shape, int], float], topic: str, shape: Shape) -> Run:
+        records = self._records(shape)
+        before = self.kafka.cpu_seconds()
+        rate = work(self.kafka.bootstrap, topic, shape, records)
+        return Run(rate, (self.kafka.cpu_seconds() - before) / records * 1e6, 0.0)
+
+    def _record(self, activity: str, shape: Shape, broker: str, run: Run) -> None:
+        client = "" if broker == RAW_COPY else self.java.name
+        self.bench.record(Case(activity, client, shape, broker), run)
+
+    def _records(self, shape: Shape) -> int:
+        return self.bench.workload.kafka_records[shape.record_bytes]
+
+    @contextmanager
+    def _kafka_topic(self, shape: Shape, *, is_flushed: bool = False) -> Iterator[str]:
+        topic = self.kafka.create_topic(shape.partitions, is_flushed=is_flushed)
+        yield topic
+        self.kafka.drop_topic(topic)
