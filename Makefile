@@ -7,16 +7,16 @@ PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3.14 python
 	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$name" && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint bench docs schema clean system-packages
+.PHONY: help install run test fuzz lint bench bench-growth bench-pipeline wheel docs schema clean system-packages
 
 help: ## List the commands
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name what; do \
-		printf '  make %-8s %s\n' "$$name" "$$what"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name what; do \
+		printf '  make %-15s %s\n' "$$name" "$$what"; done
 
 install: $(STAMP) ## Install everything into .venv
 
 # The stamp is newer than what decides the packages, so a second run has nothing to do.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml setup.py constraints.txt gateway/protocol/_transcoder.pyx
 	@test -n "$(PYTHON)" || { \
 		echo 'Python 3.11 or newer is missing: install it, on Debian with "apt-get install python3 python3-venv".' >&2; \
 		exit 1; }
@@ -33,7 +33,10 @@ run: install ## Start PostgreSQL and the gateway; Ctrl-C stops both
 	@exec $(BIN)/tablewire serve
 
 test: install system-packages ## Run the whole test suite
-	@$(BIN)/python -m pytest -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+fuzz: install ## Try a million mutations on every decoder of client bytes
+	@$(BIN)/python -m tests.support.fuzz
 
 lint: install ## Check style, types and import layers
 	$(BIN)/ruff check .
@@ -41,8 +44,19 @@ lint: install ## Check style, types and import layers
 	$(BIN)/mypy --strict gateway benchmarks
 	$(BIN)/lint-imports
 
-bench: install ## Measure throughput and latency against raw COPY
+bench: install ## Measure throughput and latency against raw COPY and Apache Kafka
 	@$(BIN)/python -m benchmarks
+
+bench-growth: install ## Plot what a record costs as partitions, producers and rows grow
+	@$(BIN)/python -m benchmarks.growth
+
+bench-pipeline: install ## Measure Spark reads of 10 million rows
+	@$(BIN)/python -m benchmarks.pipeline
+
+wheel: install ## Build dist/tablewire-….whl with the compiled transcoder
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT= $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	@for wheel in dist/*.whl; do echo "$$wheel"; "$(BIN)/python" -m zipfile -l "$$wheel" | grep -q '_transcoder\..*so' || { \
+		echo 'It lacks the compiled transcoder: a C compiler or the headers of Python are missing.' >&2; exit 1; }; done
 
 docs: install ## Write docs/protocol-coverage.md anew from the table of handlers
 	@$(BIN)/python -m gateway.handlers
@@ -52,6 +66,7 @@ schema: install ## Write sql/schema.sql anew from the migrations
 
 clean: ## Remove .venv and caches; .tablewire, the data, stays
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	rm -f gateway/protocol/_transcoder.c gateway/protocol/_transcoder.*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # kcat, a Java runtime and Maven are clients under test, not part of Tablewire. What cannot be installed is

@@ -26,6 +26,8 @@ TEST_PREFIX = "TABLEWIRE_TEST_"
 """Read by the test suite only; a gateway started from a test must not trip over them."""
 
 MIB = 1024 * 1024
+MAX_PORT = 65535
+MAX_NODE_ID = 2**31 - 1
 
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Bytes = Annotated[int, Field(ge=1024, le=2**40)]
@@ -55,7 +57,7 @@ def parse_address(text: str) -> Address:
         raise ValueError("an IPv6 host is written in brackets, as in [::1]:9092")
     if not colon or not host:
         raise ValueError("it must be host:port, as in 127.0.0.1:9092")
-    if not (port_text.isascii() and port_text.isdigit()) or int(port_text) > 65535:
+    if not (port_text.isascii() and port_text.isdigit()) or int(port_text) > MAX_PORT:
         raise ValueError(f"its port must be a number from 0 to 65535, not {port_text!r}")
     return Address(host, int(port_text))
 
@@ -73,8 +75,9 @@ class Settings(BaseSettings):
     http_listen: str = "127.0.0.1:9180"
     database_url: str | None = Field(default=None, repr=False)
     data_dir: Path = Path(".tablewire")
-    node_id: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
+    node_id: Annotated[int, Field(ge=0, le=MAX_NODE_ID)] = 1
     migrate: bool = False
+    workers: Annotated[int, Field(ge=1, le=64)] = 1
 
     # Topics: Kafka's names and defaults.
     auto_create_topics_enable: bool = True
@@ -132,6 +135,7 @@ class Settings(BaseSettings):
     writer_batch_max_bytes: Bytes = 16 * MIB
     read_connections: Annotated[int, Field(ge=1, le=256)] = 4
     tail_cache_bytes: Annotated[int, Field(ge=0, le=2**40)] = 256 * MIB
+    fetch_read_ahead_bytes: Annotated[int, Field(ge=0, le=2**40)] = 64 * MIB
     fetch_poll_interval_ms: Annotated[int, Field(ge=1, le=60_000)] = 100
     database_timeout_ms: Milliseconds = 10_000
     prepared_statements: bool = True
@@ -151,6 +155,18 @@ class Settings(BaseSettings):
         if text is not None and parse_address(text).port == 0:
             raise ValueError("clients cannot connect to port 0")
         return text
+
+    @field_validator("workers")
+    @classmethod
+    def _leaves_room_above(cls, workers: int, info: ValidationInfo) -> int:
+        """Each worker takes the next port and the next node id."""
+        for name in ("listen", "advertised", "http_listen"):
+            text = info.data.get(name)
+            if text is not None and parse_address(text).port + workers - 1 > MAX_PORT:
+                raise ValueError(f"there are not so many ports from that of {_kafka_name(name)} upwards")
+        if info.data.get("node_id", 0) + workers - 1 > MAX_NODE_ID:
+            raise ValueError("there are not so many node ids from node.id upwards")
+        return workers
 
     @field_validator("broker_session_timeout_ms")
     @classmethod
@@ -206,6 +222,23 @@ class Settings(BaseSettings):
     @property
     def http_address(self) -> Address:
         return parse_address(self.http_listen)
+
+    def for_worker(self, index: int) -> Settings:
+        """As the worker `index` of several has them: the next ports and the next node id; port 0 stays any free one."""
+
+        def moved(text: str | None) -> str | None:
+            if text is None or (address := parse_address(text)).port == 0:
+                return text
+            return str(address._replace(port=address.port + index))
+
+        return self.model_copy(
+            update={
+                "listen": moved(self.listen),
+                "advertised": moved(self.advertised),
+                "http_listen": moved(self.http_listen),
+                "node_id": self.node_id + index,
+            }
+        )
 
     @classmethod
     def settings_customise_sources(

@@ -5,11 +5,12 @@ A duplicate is a return value, not an error; a bug is an ordinary exception, not
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from kio.schema.errors import ErrorCode
 
-__all__ = ["ErrorCode", "KafkaError", "StartupError"]
+__all__ = ["ErrorCode", "KafkaError", "PipelineError", "StartupError"]
 
 
 class KafkaError(Exception):
@@ -26,6 +27,10 @@ class StartupError(Exception):
     """The gateway cannot start: one clear sentence for whoever started it, and a non-zero exit."""
 
 
+class PipelineError(Exception):
+    """A pipeline cannot go on: one clear sentence that ends with what to do. Nothing was written by halves."""
+
+
 # --- batches ---------------------------------------------------------------------------------
 
 
@@ -39,6 +44,36 @@ class InvalidRecord(KafkaError):
     """The batch is structurally wrong: sending it again would not help."""
 
     code = ErrorCode.invalid_record
+
+
+class RecordsRefused(KafkaError):
+    """Some records of a batch are to blame, and with them the batch is refused as a whole (KIP-467)."""
+
+    code = ErrorCode.invalid_record
+
+    def __init__(self, reasons: Mapping[int, str]) -> None:
+        first, reason = next(iter(reasons.items()))
+        others = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
+        super().__init__(f"record {first} of the batch is refused: {reason}{others}")
+        self.reasons = dict(reasons)
+        """By the record's place in the batch."""
+
+
+class InvalidKeys(RecordsRefused):
+    """Idempotency keys that the registry cannot hold."""
+
+
+class KeysHeldByOwners(RecordsRefused):
+    """Idempotency keys that somebody works on, for as long as they please."""
+
+
+class KeysHeldByTransactions(RecordsRefused):
+    """Idempotency keys of open transactions: whether the records are new is known when those have ended.
+
+    The code is what Kafka itself answers to a Produce that must be tried again for a transaction's sake.
+    """
+
+    code = ErrorCode.not_enough_replicas
 
 
 class MessageTooLarge(KafkaError):

@@ -1,6 +1,6 @@
 """Alembic's entry: runs the migrations on the connection it is handed, or prints them as SQL.
 
-gateway.storage.schema calls it, with the lock and the timeouts already in place; `alembic` itself is not
+gateway.storage.migrations calls it, with the lock and the timeouts already in place; `alembic` itself is not
 used at run time, so there is no alembic.ini.
 """
 

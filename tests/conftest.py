@@ -26,14 +26,27 @@ from psycopg import sql
 from gateway.storage.embedded import EmbeddedPostgres
 from gateway.storage.schema import migrate
 
-# Two files are tested at a time on shared cores: how long an example takes says nothing. A run that decides whether a
-# change lands tries the same examples as the run before; elsewhere new ones are tried each time.
+# Several files are tested at a time on shared cores: how long an example takes says nothing. A run that decides
+# whether a change lands tries the same examples as the run before; elsewhere new ones are tried each time.
 hypothesis.settings.register_profile("local", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
+SLOWEST_FIRST = ("faults", "clients", "pipeline", "worker", "wire", "storage")
+"""Directories whose files take longest: begun first, they do not keep one process busy while the other has no more."""
+
 CONTAINER_IMAGE = "postgres:17-alpine"
 TEST_ROLE = "tablewire_test"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    directories = Path(__file__).parent
+
+    def place(item: pytest.Item) -> int:
+        directory = item.path.relative_to(directories).parts[0]
+        return SLOWEST_FIRST.index(directory) if directory in SLOWEST_FIRST else len(SLOWEST_FIRST)
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,8 @@
 A writer owns a connection and a queue; a partition always has the same writer, so its batches keep their order.
 The states of a partition and its producers are kept in memory and proven inside the transaction: whoever writes a
 partition moves its next offset, so if that is where we left it, nothing else has changed either. If another gateway
-wrote it meanwhile, nothing is written, and the writer starts over holding the partitions' locks.
+wrote it meanwhile, nothing is written, and the writer starts over holding the partitions' locks. Business keys are
+taken for new in the same way, and the commit that begins them proves it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import NamedTuple
 import structlog
 
 from gateway import clock, failpoints
+from gateway.broker.key_gate import KeyGate, Keys
+from gateway.domain.idempotency import Sifted
 from gateway.domain.sequences import BatchIdentity, Duplicate, ProducerState, decide_append, state_after
 from gateway.domain.transactions import decide_append_in_transaction
 from gateway.errors import (
@@ -24,16 +27,19 @@ from gateway.errors import (
     InvalidRecord,
     InvalidTxnState,
     KafkaError,
+    KeysHeldByTransactions,
     NotLeaderOrFollower,
     OutOfOrderSequence,
     TransactionAbortable,
     UnknownTopicOrPartition,
 )
-from gateway.protocol.batches import ProducedBatch, copy_rows, stored_form
+from gateway.protocol.batches import ProducedBatch, select_records, stored_form
+from gateway.protocol.copy_rows import copy_rows
+from gateway.protocol.layout import NO_TIMESTAMP
 from gateway.storage.database import Database
 from gateway.storage.failures import DATABASE_ERRORS, UNDONE_ERRORS, is_bad_data, is_bug, translate
 from gateway.storage.keys import PartitionKey, ProducerKey
-from gateway.storage.log import Advance, LogConnection, PartitionMoved, PartitionState
+from gateway.storage.log import Advance, KeysTaken, LogConnection, PartitionMoved, PartitionState
 from gateway.storage.producers import KnownProducer
 from gateway.storage.transactions import AppendableTransaction, Extent
 from gateway.telemetry import metrics
@@ -45,7 +51,12 @@ log = structlog.get_logger()
 CONTENDED_SECONDS = 1.0
 """After meeting another gateway's write, take the locks before reading for this long."""
 
+REPEATED_SECONDS = 1.0
+"""After meeting a business key that was there before, look keys up for this long."""
+
 MAX_ATTEMPTS = 3
+MAX_ATTEMPTS_WITH_KEYS = 10
+"""Each attempt waits for those who began the same business keys first, and finds them done."""
 MAX_PRODUCERS_IN_MEMORY = 10_000
 """Per partition; beyond it the partition's states are read again as they are needed."""
 
@@ -61,25 +72,32 @@ class Appended(NamedTuple):
 class Append:
     """A batch on its way into a partition; `done` is resolved after COMMIT, or with the refusal."""
 
-    __slots__ = ("batch", "done", "key", "knows_abortable", "uses_log_append_time")
+    __slots__ = ("batch", "done", "identity", "key", "keys", "knows_abortable", "producer_key", "uses_log_append_time")
 
     def __init__(
-        self, key: PartitionKey, batch: ProducedBatch, *, uses_log_append_time: bool, knows_abortable: bool = False
+        self,
+        key: PartitionKey,
+        batch: ProducedBatch,
+        *,
+        uses_log_append_time: bool,
+        knows_abortable: bool = False,
+        keys: Keys | None = None,
     ) -> None:
         self.key = key
         self.batch = batch
+        self.keys = keys
+        """The business keys of its records, if the topic asks for them and there are any."""
         self.uses_log_append_time = uses_log_append_time
         self.knows_abortable = knows_abortable
         """Whether the client understands TRANSACTION_ABORTABLE (KIP-890)."""
+        self.producer_key = ProducerKey(*key, batch.producer_id)
+        self.identity = BatchIdentity(batch.producer_epoch, batch.base_sequence, batch.record_count)
         self.done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
 
     @property
-    def producer_key(self) -> ProducerKey:
-        return ProducerKey(*self.key, self.batch.producer_id)
-
-    @property
-    def identity(self) -> BatchIdentity:
-        return BatchIdentity(self.batch.producer_epoch, self.batch.base_sequence, self.batch.record_count)
+    def transaction_of(self) -> int | None:
+        """Whose open transaction the batch is part of."""
+        return self.batch.producer_id if self.batch.is_transactional else None
 
     def answer(self, appended: Appended) -> None:
         if not self.done.done():
@@ -99,6 +117,18 @@ class Written(NamedTuple):
     batches: list[tuple[int, int, bytes]]  # base offset, next offset, as stored
 
 
+class Accepted(NamedTuple):
+    """A batch that a commit appends, whole or without the records that were there before."""
+
+    append: Append
+    appended: Appended
+    record_count: int
+
+    @property
+    def is_whole(self) -> bool:
+        return self.record_count == self.append.batch.record_count
+
+
 class _Plan:
     """One group of appends judged against the partitions' and producers' states, in order of arrival."""
 
@@ -107,8 +137,11 @@ class _Plan:
         states: dict[PartitionKey, PartitionState],
         producers: Mapping[PartitionKey, dict[ProducerKey, KnownProducer]],
         transactions: Mapping[int, AppendableTransaction] | None,
+        gate: KeyGate | None,
     ) -> None:
-        """`transactions`: of the producers of transactional batches; None: not read, the commit will prove them."""
+        """`transactions`: of the producers of transactional batches; None: not read, the commit will prove them.
+        `gate`: None if no batch has business keys."""
+        self.gate = gate
         self.transactions = transactions
         self.extents: dict[ProducerKey, Extent] = {}
         self.before = states
@@ -116,7 +149,9 @@ class _Plan:
         self.producers = producers
         self.producers_after: dict[ProducerKey, ProducerState] = {}
         self.rows: list[bytes | bytearray] = []
-        self.accepted: list[tuple[Append, Appended]] = []
+        self.accepted: list[Accepted] = []
+        self.repeated: list[tuple[Append, Appended]] = []
+        """Batches of which every record has a business key that was there before."""
         self.duplicates: list[tuple[Append, Appended]] = []
         self.refused: list[tuple[Append, KafkaError]] = []
         self.max_timestamps: dict[PartitionKey, int] = {}
@@ -129,14 +164,19 @@ class _Plan:
         try:
             self._require_transaction(append)
             duplicate = self._find_duplicate(append)
+            sifted = self._sift(append) if duplicate is None else None
         except KafkaError as error:
             self.refused.append((append, error))
+            if self.gate is not None and append.keys is not None:
+                self.gate.refuse(append.key, append.keys, error)
             return
         if duplicate is not None:
             timestamp_ms = duplicate.timestamp_ms if append.uses_log_append_time else -1
             self.duplicates.append((append, Appended(duplicate.base_offset, timestamp_ms, state.log_start_offset)))
+        elif sifted is not None and sifted.first is not None:
+            self._skip(append, state, first_offset=sifted.first.offset)
         else:
-            self._accept(append, state, append_time_ms=now_ms if append.uses_log_append_time else None)
+            self._accept(append, state, sifted, append_time_ms=now_ms if append.uses_log_append_time else None)
 
     def _require_transaction(self, append: Append) -> None:
         """Refuse a transactional batch that does not belong to its producer's open transaction."""
@@ -172,28 +212,37 @@ class _Plan:
         )
         return decision if isinstance(decision, Duplicate) else None
 
-    def _accept(self, append: Append, state: PartitionState, *, append_time_ms: int | None) -> None:
+    def _sift(self, append: Append) -> Sifted | None:
+        """Judge the records by their business keys; None if they have none. A refusal is raised."""
+        if self.gate is None or append.keys is None:
+            return None
+        return self.gate.sift(append.key, append.keys, transaction_of=append.transaction_of)
+
+    def _accept(
+        self, append: Append, state: PartitionState, sifted: Sifted | None, *, append_time_ms: int | None
+    ) -> None:
         batch, base_offset = append.batch, state.next_offset
-        self.rows.append(
-            copy_rows(
-                batch,
-                topic_id=append.key.topic_id,
-                partition=append.key.partition,
-                base_offset=base_offset,
-                log_append_time_ms=append_time_ms,
+        next_offset = base_offset
+        newest_ms = NO_TIMESTAMP
+        is_whole = sifted is None or len(sifted.kept) == batch.record_count
+        for part in [batch] if sifted is None or is_whole else select_records(batch, sifted.kept):
+            self.rows.append(
+                copy_rows(
+                    part,
+                    topic_id=append.key.topic_id,
+                    partition=append.key.partition,
+                    base_offset=next_offset,
+                    log_append_time_ms=append_time_ms,
+                )
             )
-        )
-        newest_ms = batch.max_timestamp if append_time_ms is None else append_time_ms
+            next_offset += part.record_count
+            newest_ms = max(newest_ms, part.max_timestamp if append_time_ms is None else append_time_ms)
         self.max_timestamps[append.key] = max(newest_ms, self.max_timestamps.get(append.key, newest_ms))
-        if batch.has_producer:
-            key = append.producer_key
-            self.producers_after[key] = state_after(
-                self.producers_after.get(key, self.producers[append.key][key].state),
-                append.identity,
-                base_offset=base_offset,
-                timestamp_ms=newest_ms,
+        self._remember(append, base_offset=base_offset, timestamp_ms=newest_ms)
+        if self.gate is not None and append.keys is not None and sifted is not None:
+            self.gate.begin(
+                append.key, append.keys, sifted, base_offset=base_offset, transaction_of=append.transaction_of
             )
-        next_offset = base_offset + batch.record_count
         # While no transaction is open the last stable offset is the end; the UPDATE applies the same rule.
         is_stable = state.last_stable_offset == state.next_offset and not batch.is_transactional
         self.after[append.key] = state._replace(
@@ -202,7 +251,24 @@ class _Plan:
         if batch.is_transactional:
             self._extend(append, base_offset=base_offset, last_offset=next_offset - 1)
         log_append_time_ms = -1 if append_time_ms is None else append_time_ms
-        self.accepted.append((append, Appended(base_offset, log_append_time_ms, state.log_start_offset)))
+        appended = Appended(base_offset, log_append_time_ms, state.log_start_offset)
+        self.accepted.append(Accepted(append, appended, next_offset - base_offset))
+
+    def _skip(self, append: Append, state: PartitionState, *, first_offset: int) -> None:
+        """Nothing of the batch is new. Its producer goes on counting behind it all the same."""
+        self._remember(append, base_offset=first_offset, timestamp_ms=append.batch.max_timestamp)
+        self.repeated.append((append, Appended(first_offset, -1, state.log_start_offset)))
+
+    def _remember(self, append: Append, *, base_offset: int, timestamp_ms: int) -> None:
+        """A retry of the batch is recognised by its sequences."""
+        if append.batch.has_producer:
+            key = append.producer_key
+            self.producers_after[key] = state_after(
+                self.producers_after.get(key, self.producers[append.key][key].state),
+                append.identity,
+                base_offset=base_offset,
+                timestamp_ms=timestamp_ms,
+            )
 
     def _extend(self, append: Append, *, base_offset: int, last_offset: int) -> None:
         key = append.producer_key
@@ -212,8 +278,10 @@ class _Plan:
 
     @property
     def has_unproven_duplicates(self) -> bool:
-        """Whether a duplicate was found in a partition that this commit does not move."""
-        return any(append.key not in self.max_timestamps for append, _ in self.duplicates)
+        """Whether a duplicate was found, or must be remembered, in a partition that this commit does not move."""
+        remembered = (append for append, _ in self.repeated if append.batch.has_producer)
+        found = (append for append, _ in self.duplicates)
+        return any(append.key not in self.max_timestamps for append in (*found, *remembered))
 
     def advances(self) -> list[Advance]:
         return [
@@ -227,17 +295,25 @@ class _Plan:
             for key, newest_ms in self.max_timestamps.items()
         ]
 
+    @property
+    def must_commit(self) -> bool:
+        """Whether there is anything to write down, though no record."""
+        return bool(self.repeated and self.producers_after) or (self.gate is not None and self.gate.has_failed)
+
     def written(self) -> list[Written]:
         by_key: dict[PartitionKey, Written] = {}
-        for append, appended in self.accepted:
+        for each in self.accepted:
+            append, appended = each.append, each.appended
             written = by_key.setdefault(append.key, Written(append.key, self.after[append.key], []))
+            if not each.is_whole:
+                continue  # what arrived is not what is stored: consumers read the rows
             stored = stored_form(
                 append.batch,
                 base_offset=appended.base_offset,
                 leader_epoch=written.state.leader_epoch,
                 log_append_time_ms=None if appended.log_append_time_ms < 0 else appended.log_append_time_ms,
             )
-            next_offset = appended.base_offset + append.batch.record_count
+            next_offset = appended.base_offset + each.record_count
             written.batches.append((appended.base_offset, next_offset, stored))
         return list(by_key.values())
 
@@ -259,6 +335,7 @@ class _Writer:
         self._states: dict[PartitionKey, PartitionState] = {}
         self._producers: dict[PartitionKey, dict[ProducerKey, KnownProducer]] = {}
         self._contended_until = 0.0
+        self._repeated_until = 0.0
         self._connection: LogConnection | None = None
         self._task = asyncio.create_task(self._run())
 
@@ -297,18 +374,26 @@ class _Writer:
 
     async def _settle(self, group: Sequence[Append]) -> None:
         """Commit the group or tell why not; raises nothing, because a writer must outlive any failure."""
-        try:
-            await self._commit(group)
-        except DATABASE_ERRORS as error:
-            await self._give_up(group, error)
-        except Exception as error:
-            log.exception("a commit failed for an unexpected reason")
-            await self._give_up(group, error)
+        for part in _split(group):
+            try:
+                await self._commit(part)
+            except DATABASE_ERRORS as error:
+                await self._give_up(part, error)
+            except Exception as error:
+                log.exception("a commit failed for an unexpected reason")
+                await self._give_up(part, error)
 
     async def _commit(self, group: Sequence[Append]) -> None:
         keys = list(dict.fromkeys(append.key for append in group))
-        locked = clock.monotonic_seconds() < self._contended_until or any(key not in self._states for key in keys)
-        for _ in range(MAX_ATTEMPTS):
+        has_keys = any(append.keys is not None for append in group)
+        now = clock.monotonic_seconds()
+        locked = (
+            now < self._contended_until
+            or any(key not in self._states for key in keys)
+            # What an open transaction holds is only known for certain while it cannot end.
+            or (now < self._repeated_until and has_keys and any(append.batch.is_transactional for append in group))
+        )
+        for _ in range(MAX_ATTEMPTS_WITH_KEYS if has_keys else MAX_ATTEMPTS):
             try:
                 if await self._attempt(group, keys, locked=locked):
                     return
@@ -322,9 +407,16 @@ class _Writer:
         """Judge, write and answer the group; false, nothing written, when it must be judged holding the locks."""
         connection = await self._connected()
         plan = await self._judge(connection, group, keys, locked=locked)
-        if not locked and (plan.refused or plan.has_unproven_duplicates):
+        key_script = "" if plan.gate is None else plan.gate.script()
+        if not locked and (plan.refused or plan.has_unproven_duplicates or key_script is None):
             # A refusal is final for many clients: it is only given on what the locks prove. So is a
             # duplicate, unless this commit proves that nobody else (a newer epoch, say) wrote there.
+            return False
+        if (
+            locked
+            and plan.gate is not None
+            and not await self._save(plan.gate, connection, is_scripted=key_script is not None)
+        ):
             return False
         if plan.accepted:
             try:
@@ -333,16 +425,32 @@ class _Writer:
                     plan.rows,
                     list(plan.producers_after.items()),
                     list(plan.extents.values()),
+                    key_script=key_script or "",
                     locked=locked,
                 )
             except PartitionMoved:
                 self._contended_until = clock.monotonic_seconds() + CONTENDED_SECONDS
                 return False
+            except KeysTaken:
+                self._repeated_until = clock.monotonic_seconds() + REPEATED_SECONDS
+                return False
+            failpoints.reach(failpoints.PRODUCE_COMMITTED)
+        elif locked and plan.must_commit:
+            await connection.commit_without_rows(list(plan.producers_after.items()))
             failpoints.reach(failpoints.PRODUCE_COMMITTED)
         elif locked:
             await connection.roll_back()
         self._conclude(plan)
         return True
+
+    async def _save(self, gate: KeyGate, connection: LogConnection, *, is_scripted: bool) -> bool:
+        """Write down what the commit's script does not say of business keys; false, all undone, when others began one
+        of them since they were read."""
+        async with connection.begun() as source:
+            if await gate.save(source, is_scripted=is_scripted):
+                return True
+        await connection.roll_back()
+        return False
 
     async def _judge(
         self,
@@ -374,7 +482,15 @@ class _Writer:
         if unknown:
             for producer, known in (await connection.load_producers(list(dict.fromkeys(unknown)))).items():
                 producers[producer.partition_key][producer] = known
-        plan = _Plan(states, producers, transactions)
+        gate = None
+        if with_keys := [(append.key, append.keys) for append in group if append.keys is not None]:
+            gate = KeyGate({})
+            if locked or clock.monotonic_seconds() < self._repeated_until:
+                async with connection.begun() as source:
+                    gate = await KeyGate.open(source, with_keys)
+                if gate.knows_any:
+                    self._repeated_until = clock.monotonic_seconds() + REPEATED_SECONDS
+        plan = _Plan(states, producers, transactions, gate)
         now_ms = clock.now_ms()
         for append in group:
             plan.add(append, now_ms=now_ms)
@@ -389,7 +505,9 @@ class _Writer:
         # The tail and the waiting consumers first: who got an answer may read at once.
         for written in plan.written():
             self._on_written(written)
-        for append, appended in (*plan.accepted, *plan.duplicates):
+        for accepted in plan.accepted:
+            accepted.append.answer(accepted.appended)
+        for append, appended in (*plan.duplicates, *plan.repeated):
             append.answer(appended)
         for append, error in plan.refused:
             append.refuse(error)
@@ -445,15 +563,28 @@ class _Writer:
                 await self._connection.close()
 
 
+def _split(group: Sequence[Append]) -> list[Sequence[Append]]:
+    """Partitions that get batches with business keys go apart, so that the others keep the shorter way."""
+    keyed = {append.key for append in group if append.keys is not None}
+    if not keyed:
+        return [group]
+    plain = [append for append in group if append.key not in keyed]
+    with_keys = [append for append in group if append.key in keyed]
+    return [plain, with_keys] if plain else [with_keys]
+
+
 def _count(plan: _Plan) -> None:
-    for append, _ in plan.accepted:
-        metrics.PRODUCED_RECORDS.inc(append.batch.record_count)
+    for append, _, record_count in plan.accepted:
+        metrics.PRODUCED_RECORDS.inc(record_count)
         metrics.PRODUCED_BYTES.inc(len(append.batch.data))
     metrics.DUPLICATES.inc(len(plan.duplicates))
+    if plan.gate is not None:
+        plan.gate.count()
     for append, error in plan.refused:
         if isinstance(error, (OutOfOrderSequence, DuplicateSequence, InvalidProducerEpoch)):
             metrics.SEQUENCE_REFUSALS.labels(error.code.name).inc()
-        log.warning(
+        # Who waits for another's transaction comes back every moment: that is no news.
+        (log.debug if isinstance(error, KeysHeldByTransactions) else log.warning)(
             "batch refused",
             topic_id=append.key.topic_id,
             partition=append.key.partition,

@@ -64,6 +64,7 @@ class Broker:
         self.positions = Positions(database, poll_interval_ms=settings.fetch_poll_interval_ms)
         self.housekeeping = Housekeeping(
             database,
+            transactional_id_expiry_ms=settings.transactional_id_expiration_ms,
             producer_expiry_ms=settings.producer_id_expiration_ms,
             producers_per_partition=settings.partition_max_producers,
             offsets_retention_minutes=settings.offsets_retention_minutes,
@@ -78,7 +79,7 @@ class Broker:
             timeout_ms=settings.database_timeout_ms,
             on_written=self._written,
         )
-        self.reads = Reads(database, self.positions, self.tail)
+        self.reads = Reads(database, self.positions, self.tail, read_ahead_bytes=settings.fetch_read_ahead_bytes)
         self.offsets = Offsets(database)
         self.producers = Producers(database)
         self.connections = NewestConnections(gateway=secrets.randbits(62))
@@ -86,7 +87,6 @@ class Broker:
             database,
             max_timeout_ms=settings.transaction_max_timeout_ms,
             max_open_per_client=settings.max_open_transactions_per_client,
-            id_expiry_ms=settings.transactional_id_expiration_ms,
             on_marked=self._marked,
             connections=self.connections,
         )
@@ -109,7 +109,7 @@ class Broker:
         await self.cluster.join()
         self.positions.start()
         self.housekeeping.start()
-        self.transactions.start()
+        await self.transactions.start()
         self.groups.start()
 
     async def leave(self) -> None:
@@ -121,6 +121,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Finish what was accepted, then let go of the database."""
+        self.reads.stop()
         await self.appends.drain()
         await self.appends.stop()
         await self.groups.stop()

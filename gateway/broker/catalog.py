@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
+from gateway.broker.turns import Turns
 from gateway.clock import monotonic_seconds
 from gateway.domain.configs import BrokerConfigs, TopicSettings, validate_topic_configs
 from gateway.domain.topics import NewTopic, collision_key, find_collision, validate_topic_name
@@ -21,6 +22,7 @@ from gateway.storage import configs as stored_configs
 from gateway.storage import topics as storage
 from gateway.storage.configs import AlteredConfigs
 from gateway.storage.database import Database
+from gateway.storage.failures import until_undisturbed
 from gateway.storage.keys import PartitionKey
 from gateway.storage.topics import StoredTopic
 
@@ -88,25 +90,32 @@ class Catalog:
         self._kept: dict[UUID, tuple[Topic, float]] = {}
         self._uuids: dict[str, UUID] = {}
         self._changes = 0
+        self._turns = Turns()
 
     async def find(self, names: Iterable[str]) -> dict[str, Topic]:
         """Topics by name; one that does not exist is left out."""
-        wanted = {name: self._uuids.get(name) for name in names}
-        moment = self._moment()
-        found = {name: topic for name, uuid in wanted.items() if (topic := self._known(uuid, moment)) is not None}
-        if unsure := [name for name in wanted if name not in found]:
-            for stored in await storage.find(self._database, unsure, broker_id=self._node_id):
-                found[stored.name] = self._keep(stored, moment)
+        wanted = set(names)
+        found = self._named(wanted)
+        if unsure := frozenset(wanted - found.keys()):
+            async with self._turns.of(unsure):
+                found |= self._named(unsure)
+                moment = self._moment()
+                if unsure := unsure - found.keys():
+                    for stored in await storage.find(self._database, list(unsure), broker_id=self._node_id):
+                        found[stored.name] = self._keep(stored, moment)
         return found
 
     async def find_by_uuid(self, uuids: Iterable[UUID]) -> dict[UUID, Topic]:
         """Topics by Kafka's topic id; one that does not exist is left out."""
-        wanted = dict.fromkeys(uuids)
-        moment = self._moment()
-        found = {uuid: topic for uuid in wanted if (topic := self._known(uuid, moment)) is not None}
-        if unsure := [uuid for uuid in wanted if uuid not in found]:
-            for stored in await storage.find_by_uuid(self._database, unsure, broker_id=self._node_id):
-                found[stored.uuid] = self._keep(stored, moment)
+        wanted = set(uuids)
+        found = self._identified(wanted)
+        if unsure := frozenset(wanted - found.keys()):
+            async with self._turns.of(unsure):
+                found |= self._identified(unsure)
+                moment = self._moment()
+                if unsure := unsure - found.keys():
+                    for stored in await storage.find_by_uuid(self._database, list(unsure), broker_id=self._node_id):
+                        found[stored.uuid] = self._keep(stored, moment)
         return found
 
     async def find_now(self, names: Sequence[str]) -> dict[str, Topic]:
@@ -170,8 +179,12 @@ class Catalog:
 
     async def delete(self, topic: Topic) -> None:
         """Delete a topic. Its rows are out of sight at once; housekeeping drops their table."""
-        async with self._database.transaction() as transaction:
-            done = await storage.delete(transaction, topic.stored.topic_id)
+
+        async def delete() -> bool:
+            async with self._database.transaction() as transaction:
+                return await storage.delete(transaction, topic.stored.topic_id)
+
+        done = await until_undisturbed(delete)  # a transaction over its partitions may end at the same time
         self._forget(topic)
         if not done:
             raise UnknownTopicOrPartition(f"topic {topic.name} does not exist")
@@ -206,6 +219,14 @@ class Catalog:
 
     def _broker_configs(self, altered: AlteredConfigs) -> BrokerConfigs:
         return BrokerConfigs(altered.own, altered.shared, self._broker_values)
+
+    def _named(self, names: Iterable[str]) -> dict[str, Topic]:
+        moment = self._moment()
+        return {name: topic for name in names if (topic := self._known(self._uuids.get(name), moment)) is not None}
+
+    def _identified(self, uuids: Iterable[UUID]) -> dict[UUID, Topic]:
+        moment = self._moment()
+        return {uuid: topic for uuid in uuids if (topic := self._known(uuid, moment)) is not None}
 
     def _moment(self) -> _Moment:
         return _Moment(monotonic_seconds(), self._changes)

@@ -9,6 +9,7 @@ import structlog
 from gateway.clock import monotonic_seconds
 from gateway.storage.database import Database, Transaction
 from gateway.storage.failures import DATABASE_ERRORS
+from gateway.storage.idempotency import count_unsettled
 from gateway.storage.locks import HOUSEKEEPING
 from gateway.telemetry import metrics
 
@@ -19,21 +20,28 @@ log = structlog.get_logger()
 INTERVAL_SECONDS = 5.0
 DELETE_STEP_ROWS = 5_000
 DROP_STEP_PRODUCERS = 1_000
+DROP_STEP_TRANSACTIONS = 1_000
+DROP_STEP_KEYS = 2_000
+PAUSE_SECONDS = 0.01
+"""Between small steps: clients come first."""
 
 
 class Housekeeping:
-    """Drops the tables of deleted topics, rows below a log's start, producers and offsets that nobody uses any more."""
+    """Drops tables of deleted topics, rows below a log's start, and whatever is too old: transactional ids, producers,
+    offsets, keys."""
 
     def __init__(
         self,
         database: Database,
         *,
+        transactional_id_expiry_ms: int,
         producer_expiry_ms: int,
         producers_per_partition: int,
         offsets_retention_minutes: int,
         offsets_check_interval_ms: int,
     ) -> None:
         self._database = database
+        self._transactional_id_expiry_ms = transactional_id_expiry_ms
         self._producer_expiry_ms = producer_expiry_ms
         self._producers_per_partition = producers_per_partition
         self._offsets_retention_minutes = offsets_retention_minutes
@@ -73,7 +81,13 @@ class Housekeeping:
             log.info("storage of a deleted topic", topic_id=topic_id, dropped=is_dropped)
         for topic_id, partition, _, _ in await self._database.rows("housekeeping/find_deletable"):
             await self._delete_rows(topic_id, partition)
+        await self._drop_all(
+            "housekeeping/drop_expired_transactions",
+            step=DROP_STEP_TRANSACTIONS,
+            expiry_ms=self._transactional_id_expiry_ms,
+        )
         await self._keep_producers()
+        await self._keep_keys()
         if monotonic_seconds() - self._offsets_checked_at >= self._offsets_check_interval_ms / 1000:
             self._offsets_checked_at = monotonic_seconds()
             await self._expire_offsets()
@@ -85,7 +99,7 @@ class Housekeeping:
             deleted_before, log_start = rows[0]
             if deleted_before >= log_start:
                 return
-            await asyncio.sleep(0.01)  # small steps: producers come first
+            await asyncio.sleep(PAUSE_SECONDS)
 
     async def _expire_offsets(self) -> None:
         async with self._database.transaction() as transaction:
@@ -103,10 +117,41 @@ class Housekeeping:
     async def _keep_producers(self) -> None:
         ((active,),) = await self._database.rows("housekeeping/count_producers")
         metrics.ACTIVE_PRODUCERS.set(active)
-        while await self._drop_idle_producers() == DROP_STEP_PRODUCERS:
-            pass  # the next step is a transaction of its own
+        while True:
+            if await self._drop_idle_sequences() < DROP_STEP_PRODUCERS:
+                break
+            await asyncio.sleep(PAUSE_SECONDS)
+        async with self._database.transaction() as transaction:
+            if await self._is_ours(transaction):
+                await transaction.rows("housekeeping/touch_producers")
+                await transaction.rows("housekeeping/drop_deleted_names", expiry_ms=self._producer_expiry_ms)
+        await self._drop_all(
+            "housekeeping/drop_idle_producers", step=DROP_STEP_PRODUCERS, expiry_ms=self._producer_expiry_ms
+        )
 
-    async def _drop_idle_producers(self) -> int:
+    async def _keep_keys(self) -> None:
+        in_flight, failing = await count_unsettled(self._database)
+        metrics.IDEMPOTENCY_KEYS_IN_FLIGHT.set(in_flight)
+        metrics.IDEMPOTENCY_KEYS_FAILING.set(failing)
+        for statement in ("housekeeping/drop_expired_keys", "housekeeping/drop_orphaned_keys"):
+            await self._drop_all(statement, step=DROP_STEP_KEYS)
+
+    async def _drop_all(self, statement: str, *, step: int, **parameters: int) -> None:
+        """One small step after the other while there is more, each in a transaction of its own."""
+        while True:
+            if await self._drop_step(statement, step=step, **parameters) < step:
+                return
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _drop_step(self, statement: str, *, step: int, **parameters: int) -> int:
+        """By one gateway at a time; returns how many rows went."""
+        async with self._database.transaction() as transaction:
+            if not await self._is_ours(transaction):
+                return 0
+            ((count,),) = await transaction.rows(statement, step=step, **parameters)
+        return int(count)
+
+    async def _drop_idle_sequences(self) -> int:
         """One small step, by one gateway at a time; returns how many states were looked at."""
         idle = await self._database.rows(
             "housekeeping/find_idle_sequences",
@@ -127,18 +172,7 @@ class Housekeeping:
                     producer_ids=producer_ids,
                     updated_at=updated_at,
                 )
-        found = sum(len(producer_ids) for _, _, producer_ids, _ in idle)
-        if found < DROP_STEP_PRODUCERS:
-            async with self._database.transaction() as transaction:
-                if await self._is_ours(transaction):
-                    await transaction.rows("housekeeping/touch_producers")
-                    await transaction.rows("housekeeping/drop_deleted_names", expiry_ms=self._producer_expiry_ms)
-                    await transaction.rows(
-                        "housekeeping/drop_idle_producers",
-                        expiry_ms=self._producer_expiry_ms,
-                        step=DROP_STEP_PRODUCERS,
-                    )
-        return found
+        return sum(len(producer_ids) for _, _, producer_ids, _ in idle)
 
     async def _is_ours(self, transaction: Transaction) -> bool:
         """Whether this gateway keeps house until the transaction ends."""

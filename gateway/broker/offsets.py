@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from gateway.errors import OffsetOutOfRange, UnknownTopicOrPartition
-from gateway.protocol.batches import MAX_TIMESTAMP_MS
+from gateway.protocol.layout import MAX_TIMESTAMP_MS
 from gateway.storage import log as storage
 from gateway.storage.database import Database
 from gateway.storage.keys import PartitionKey

@@ -6,6 +6,7 @@ Read from the database when asked, for the whole cluster, in bounded queries and
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import structlog
@@ -39,10 +40,29 @@ class GroupLag(NamedTuple):
     lag: int
 
 
+class WorkerGroup(NamedTuple):
+    """The workers of a group on a topic."""
+
+    group: str
+    topic: str
+    in_flight: int
+    waiting: int
+    dead_letters: int
+
+
+class DeliveryTotals(NamedTuple):
+    retried: int = 0
+    timed_out: int = 0
+    dead_lettered: int = 0
+    redriven: int = 0
+
+
 class Snapshot(NamedTuple):
     partitions: list[PartitionEnds]
     lags: list[GroupLag]
     members: dict[str, int]
+    workers: Sequence[WorkerGroup] = ()
+    deliveries: DeliveryTotals = DeliveryTotals()
 
 
 class Overview:
@@ -71,9 +91,17 @@ class Overview:
         partitions = await self._database.rows("overview/load_partitions", limit=MAX_ROWS)
         lags = await self._database.rows("overview/load_lag", limit=MAX_ROWS)
         members = await self._database.rows("overview/count_members", limit=MAX_ROWS)
-        if MAX_ROWS in (len(partitions), len(lags), len(members)):
+        workers = await self._database.rows("overview/load_deliveries", limit=MAX_ROWS)
+        (totals,) = await self._database.rows("overview/load_delivery_totals")
+        if MAX_ROWS in (len(partitions), len(lags), len(members), len(workers)):
             log.warning("there is more than metrics can show", max_rows=MAX_ROWS)
-        return Snapshot([PartitionEnds(*row) for row in partitions], [GroupLag(*row) for row in lags], dict(members))
+        return Snapshot(
+            [PartitionEnds(*row) for row in partitions],
+            [GroupLag(*row) for row in lags],
+            dict(members),
+            [WorkerGroup(*row) for row in workers],
+            DeliveryTotals(*totals),
+        )
 
     async def why_not_ready(self) -> str | None:
         """What keeps this gateway from serving, in one sentence; None when nothing does."""

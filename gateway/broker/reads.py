@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 from gateway.broker.aborted import AbortedTransactions
 from gateway.broker.positions import Positions
+from gateway.broker.read_ahead import Piece, Range, ReadAhead
 from gateway.broker.tail import Tail
+from gateway.broker.turns import Turns
 from gateway.clock import monotonic_seconds
 from gateway.errors import (
     FencedLeaderEpoch,
@@ -17,7 +19,7 @@ from gateway.errors import (
     UnknownLeaderEpoch,
     UnknownTopicOrPartition,
 )
-from gateway.protocol.batches import encode_rows
+from gateway.protocol import transcoder
 from gateway.storage.database import Database
 from gateway.storage.failures import DATABASE_ERRORS, translate
 from gateway.storage.keys import PartitionKey
@@ -64,13 +66,19 @@ def check_leader_epoch(received: int, *, current: int) -> None:
 class Reads:
     """The read side of the log."""
 
-    def __init__(self, database: Database, positions: Positions, tail: Tail) -> None:
+    def __init__(self, database: Database, positions: Positions, tail: Tail, *, read_ahead_bytes: int) -> None:
         self._database = database
         self._aborted = AbortedTransactions(database)
         self._positions = positions
         self._tail = tail
+        self._ahead = ReadAhead(self._load, limit_bytes=read_ahead_bytes)
         self._row_bytes: dict[PartitionKey, int] = {}
         self._turn = 0
+        self._turns = Turns()
+
+    def stop(self) -> None:
+        """Nobody asks any longer."""
+        self._ahead.stop()
 
     async def fetch(
         self,
@@ -136,6 +144,20 @@ class Reads:
         self, wanted: Sequence[Wanted], *, must_ask: bool, read_committed: bool
     ) -> dict[PartitionKey, PartitionState]:
         """Where the partitions are; the database is asked where memory cannot be believed."""
+        states, unsure = self._known_states(wanted, must_ask=must_ask, read_committed=read_committed)
+        if unsure and must_ask:
+            states |= await self._positions.load(unsure)
+        elif unsure:
+            async with self._turns.of(frozenset(unsure)):
+                states, unsure = self._known_states(wanted, must_ask=False, read_committed=read_committed)
+                if unsure:
+                    states |= await self._positions.load(unsure)
+        return states
+
+    def _known_states(
+        self, wanted: Sequence[Wanted], *, must_ask: bool, read_committed: bool
+    ) -> tuple[dict[PartitionKey, PartitionState], list[PartitionKey]]:
+        """What is known of the partitions, and those that have to be asked for."""
         states: dict[PartitionKey, PartitionState] = {}
         unsure: list[PartitionKey] = []
         for one in wanted:
@@ -148,9 +170,7 @@ class Reads:
                 unsure.append(one.key)
             else:
                 states[one.key] = state
-        if unsure:
-            states |= await self._positions.load(unsure)
-        return states
+        return states, unsure
 
     async def _read(
         self, one: Wanted, state: PartitionState, *, budget: int, is_first: bool, read_committed: bool
@@ -167,7 +187,9 @@ class Reads:
         if held is not None:
             records, next_offset = b"".join(held[0]), held[1]
         else:
-            records, next_offset = await self._read_rows(one, end_offset=end_offset, max_bytes=max_bytes, state=state)
+            records, next_offset = await self._read_rows(
+                Range(one.key, one.offset, end_offset, max_bytes, state.leader_epoch)
+            )
         # Kafka's rule: the response's first record comes whatever its size; others only where they fit.
         if not records:
             return Fetched(state)
@@ -183,23 +205,29 @@ class Reads:
         )
         return Fetched(state, records, aborted)
 
-    async def _read_rows(
-        self, one: Wanted, *, end_offset: int, max_bytes: int, state: PartitionState
-    ) -> tuple[bytes, int]:
-        """Records, and the offset after them."""
-        row_bytes = self._row_bytes.get(one.key, FIRST_GUESS_ROW_BYTES)
+    async def _read_rows(self, wanted: Range) -> Piece:
+        piece = await self._ahead.take(wanted)
+        if piece is None:
+            piece = await self._load(wanted)
+        if not self._tail.holds(wanted.key, piece.next_offset):
+            self._ahead.follow(wanted, piece)
+        return piece
+
+    async def _load(self, wanted: Range) -> Piece:
+        key, start_offset, end_offset, max_bytes, leader_epoch = wanted
+        row_bytes = self._row_bytes.get(key, FIRST_GUESS_ROW_BYTES)
         max_rows = max(MIN_ROWS, min(MAX_ROWS, max_bytes * 5 // (row_bytes * 4)))
         rows = await read_messages(
             self._database,
-            one.key,
-            start_offset=one.offset,
+            key,
+            start_offset=start_offset,
             end_offset=end_offset,
             max_rows=max_rows,
             max_bytes=max_bytes,
         )
         if rows is None:
-            return b"", one.offset
-        records = encode_rows(rows, leader_epoch=state.leader_epoch)
-        self._row_bytes[one.key] = max(1, len(records) // len(rows.offsets))
+            return Piece(b"", start_offset)
+        records = transcoder.implementation.encode_rows(rows, leader_epoch=leader_epoch)
+        self._row_bytes[key] = max(1, len(records) // rows.count)
         await asyncio.sleep(0)  # others get their turn between large pieces
-        return records, rows.offsets[-1] + 1
+        return Piece(records, rows.next_offset)

@@ -80,6 +80,10 @@ class Tail:
             position += 1
         return (found, next_offset) if found else None
 
+    def holds(self, key: PartitionKey, offset: int) -> bool:
+        partition = self._partitions.get(key)
+        return partition is not None and partition.base_offsets[partition.first] <= offset < partition.next_offset
+
     def forget(self, key: PartitionKey) -> None:
         """Drop what is held of a partition."""
         partition = self._partitions.pop(key, None)

@@ -12,7 +12,7 @@ import structlog
 
 from gateway import failpoints
 from gateway.clock import monotonic_seconds
-from gateway.domain.connections import NewestConnections
+from gateway.domain.connections import NewestConnections, Spoken
 from gateway.domain.producers import Producer
 from gateway.domain.transactions import (
     AlreadyEnded,
@@ -36,11 +36,11 @@ from gateway.errors import (
     NotCoordinator,
     PolicyViolation,
 )
-from gateway.protocol.batches import RowRange, encode_rows
+from gateway.protocol.row_batches import RowRange, encode_rows
 from gateway.storage import transactions as storage
 from gateway.storage.database import Database
 from gateway.storage.database import Transaction as DatabaseTransaction
-from gateway.storage.failures import DATABASE_ERRORS, HELD_ERRORS
+from gateway.storage.failures import DATABASE_ERRORS, HELD_ERRORS, until_undisturbed
 from gateway.storage.groups import hold_claim
 from gateway.storage.keys import PartitionKey
 from gateway.storage.transactions import Marked, PendingOffset
@@ -50,6 +50,8 @@ __all__ = ["Transactions", "control_batch"]
 
 log = structlog.get_logger()
 
+SPEAKERS_READ_AT_START = 10_000
+EXPECT_SECONDS = 1.0
 SWEEP_SECONDS = 1.0
 SWEEP_STEP = 100
 SWEEP_WAIT_MS = 500
@@ -66,21 +68,22 @@ class Transactions:
         *,
         max_timeout_ms: int,
         max_open_per_client: int,
-        id_expiry_ms: int,
         on_marked: Callable[[Marked, bytes], None],
         connections: NewestConnections,
     ) -> None:
         self._database = database
         self._max_timeout_ms = max_timeout_ms
         self._max_open_per_client = max_open_per_client
-        self._id_expiry_ms = id_expiry_ms
         self._on_marked = on_marked
         self._connections = connections
         self._added: dict[tuple[str, Producer], set[PartitionKey]] = {}
         self._names: dict[int, str] = {}
         self._sweeper: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
+    async def start(self) -> None:
+        """Before the first connection is accepted: all of them are newer than what is read now."""
+        for spoken in await storage.list_speakers(self._database, limit=SPEAKERS_READ_AT_START):
+            self._connections.read(spoken)
         self._sweeper = asyncio.create_task(self._sweep())
 
     async def stop(self) -> None:
@@ -88,11 +91,31 @@ class Transactions:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
 
+    async def expect(self, transactional_ids: Sequence[str]) -> None:
+        """Clients were told to come here with these ids: the connections they open now are listened to at once.
+
+        Without it, a client that comes from another gateway has its first connection closed, which is safe but costs it
+        the pause it makes before it connects again: up to ten seconds in librdkafka after a gateway was killed.
+        """
+        try:
+            async with asyncio.timeout(EXPECT_SECONDS):
+                for spoken in await storage.find_speakers(self._database, transactional_ids):
+                    self._connections.read(spoken)
+        except DATABASE_ERRORS as error:
+            log.info("the connections of producers that move here may be closed once", error=str(error))
+
     # --- InitProducerId -----------------------------------------------------------------------
 
     async def init(self, transactional_id: str, asked: Producer, *, timeout_ms: int, client_id: str | None) -> Producer:
         """The id and epoch of this instance: what is open is aborted, older instances are fenced."""
         _require_name(transactional_id)
+        return await until_undisturbed(
+            lambda: self._init(transactional_id, asked, timeout_ms=timeout_ms, client_id=client_id)
+        )
+
+    async def _init(
+        self, transactional_id: str, asked: Producer, *, timeout_ms: int, client_id: str | None
+    ) -> Producer:
         marked: list[Marked] = []
         is_open = False
         async with self._database.transaction() as source:
@@ -246,9 +269,8 @@ class Transactions:
         """Refuse what a classic client said over a connection that it has given up since."""
         if transaction is None or classic_connection is None:
             return
-        speaker = self._connections.decide_speaker(
-            transaction.speaker, producer_id=transaction.producer.id, connection=classic_connection
-        )
+        spoken = Spoken(transaction.producer.id, transaction.speaker, transaction.updated_at_us)
+        speaker = self._connections.decide_speaker(spoken, connection=classic_connection)
         if speaker != transaction.speaker:
             await storage.change_speaker(source, transactional_id, speaker)
 
@@ -268,7 +290,23 @@ class Transactions:
         begun_at = monotonic_seconds()
         failpoints.reach(failpoints.END_BEFORE)
         self._added.pop((transactional_id, producer), None)
-        marked: list[Marked] = []
+        ended = await until_undisturbed(
+            lambda: self._try_to_end(
+                transactional_id, producer, commit=commit, bump_epoch=bump_epoch, classic_connection=classic_connection
+            )
+        )
+        metrics.TRANSACTION_END_SECONDS.observe(monotonic_seconds() - begun_at)
+        return ended
+
+    async def _try_to_end(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        *,
+        commit: bool,
+        bump_epoch: bool,
+        classic_connection: int | None,
+    ) -> Producer:
         async with self._database.transaction() as source:
             transaction = await storage.lock(source, transactional_id)
             decision = decide_end(transaction, producer, commit=commit, bump_epoch=bump_epoch)
@@ -285,7 +323,6 @@ class Transactions:
                 producer = Producer(producer.id, decision.next_epoch)
             failpoints.reach(failpoints.END_WRITTEN)
         failpoints.reach(failpoints.END_COMMITTED)
-        metrics.TRANSACTION_END_SECONDS.observe(monotonic_seconds() - begun_at)
         self._tell(transaction, marked, commit=commit)
         return producer
 
@@ -314,6 +351,8 @@ class Transactions:
         """The transaction has ended: tell consumers and writers of this gateway."""
         if transaction.age_seconds is not None:
             metrics.TRANSACTION_SECONDS.labels("committed" if commit else "aborted").observe(transaction.age_seconds)
+        if marked:
+            metrics.IDEMPOTENCY_KEYS.labels("committed" if commit else "failed").inc(marked[0].settled_keys)
         for one in marked:
             self._on_marked(one, control_batch(one, commit=commit))
 
@@ -334,10 +373,7 @@ class Transactions:
         """One small step; returns how many transactions were aborted."""
         late = await storage.find_timed_out(self._database, step=SWEEP_STEP)
         # Each in a database transaction of its own: together they would take partitions in any order.
-        aborted = sum([await self._time_out(transactional_id) for transactional_id in late])
-        async with self._database.transaction() as source:
-            await storage.drop_expired(source, expiry_ms=self._id_expiry_ms, step=SWEEP_STEP)
-        return aborted
+        return sum([await self._time_out(transactional_id) for transactional_id in late])
 
     async def _time_out(self, transactional_id: str) -> bool:
         """Abort a transaction if its time is still over once we hold it; false if not, or if others hold it."""

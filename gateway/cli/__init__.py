@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 
 from gateway.cli.database_url import database_url
+from gateway.cli.dlq import dlq
 from gateway.cli.groups import groups
 from gateway.cli.migrate import migrate
+from gateway.cli.pipeline import pipeline
 from gateway.cli.serve import serve
 from gateway.cli.transactions import transactions
 
@@ -24,8 +26,10 @@ app = typer.Typer(
 app.command()(serve)
 app.command()(migrate)
 app.command("database-url")(database_url)
+app.add_typer(dlq, name="dlq")
 app.add_typer(groups, name="groups")
 app.add_typer(transactions, name="transactions")
+app.add_typer(pipeline, name="pipeline")
 
 
 def _print_version(asked: bool) -> None:

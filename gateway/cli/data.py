@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import json as json_format
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -20,7 +21,7 @@ from gateway.errors import StartupError
 from gateway.storage.database import Database
 from gateway.storage.embedded import EmbeddedPostgres
 
-__all__ = ["AsJson", "Row", "print_rows", "run_on_database"]
+__all__ = ["AsJson", "Row", "parse_time", "print_rows", "run_on_database"]
 
 T = TypeVar("T")
 Row = Mapping[str, Any]
@@ -52,6 +53,15 @@ async def _database() -> AsyncIterator[Database]:
         raise StartupError(f"The database cannot be used: {reason}.") from error
     finally:
         await database.close()
+
+
+def parse_time(text: str) -> int:
+    """Milliseconds since 1970 of a time as people write it; without a zone it is UTC."""
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise StartupError(f"{text!r} is no time: write it as 2026-01-31T12:00:00+00:00.") from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp() * 1000)
 
 
 def print_rows(rows: Sequence[Row], columns: Sequence[str], *, as_json: bool = False) -> None:

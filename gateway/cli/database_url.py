@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from typing import Annotated
-from urllib.parse import unquote, urlencode, urlsplit
 
 import typer
 
 from gateway.cli.refusals import refusals
 from gateway.config import load_settings
 from gateway.storage.embedded import EmbeddedPostgres
+from gateway.storage.jdbc import jdbc_address
 
 __all__ = ["database_url"]
 
@@ -21,13 +21,4 @@ def database_url(
     with refusals():
         settings = load_settings()
         url = settings.database_url or EmbeddedPostgres(settings.data_dir).saved_url()
-        typer.echo(_as_jdbc(url) if jdbc else url)
-
-
-def _as_jdbc(url: str) -> str:
-    parts = urlsplit(url)
-    credentials = {"user": parts.username, "password": parts.password}
-    query = urlencode({name: unquote(value) for name, value in credentials.items() if value is not None})
-    separator = "&" if parts.query else ""
-    host = f"{parts.hostname or 'localhost'}:{parts.port or 5432}"
-    return f"jdbc:postgresql://{host}{parts.path}?{query}{separator}{parts.query}"
+        typer.echo(jdbc_address(url).with_credentials if jdbc else url)

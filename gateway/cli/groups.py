@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json as json_format
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.data import AsJson, Row, print_rows, run_on_database
+from gateway.cli.data import AsJson, Row, parse_time, print_rows, run_on_database
 from gateway.cli.refusals import refusals
 from gateway.errors import StartupError
 from gateway.storage import group_admin, offsets
@@ -146,7 +145,7 @@ def _mode(
         raise StartupError(
             "Say where to: one of --to-earliest, --to-latest, --to-offset, --shift-by and --to-datetime."
         )
-    time_ms = 0 if to_datetime is None else _parse_time(to_datetime)
+    time_ms = 0 if to_datetime is None else parse_time(to_datetime)
 
     async def choose(transaction: Transaction, ends: PartitionEnds) -> int:
         if to_datetime is not None:
@@ -158,14 +157,6 @@ def _mode(
         return ends.start_offset if to_earliest else ends.end_offset
 
     return choose
-
-
-def _parse_time(text: str) -> int:
-    try:
-        moment = dt.datetime.fromisoformat(text)
-    except ValueError:
-        raise StartupError(f"{text!r} is no time: write it as 2026-01-31T12:00:00+00:00.") from None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp() * 1000)
 
 
 def _parse_topic(text: str) -> tuple[str, set[int] | None]:

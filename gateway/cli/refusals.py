@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import typer
 
 from gateway.config import SettingsError
-from gateway.errors import StartupError
+from gateway.errors import PipelineError, StartupError
 
 __all__ = ["refusals"]
 
@@ -24,7 +24,7 @@ def refusals() -> Iterator[None]:
     except SettingsError as refused:
         typer.echo(f"tablewire: {refused}", err=True)
         raise typer.Exit(BAD_SETTING) from None
-    except StartupError as refused:
+    except (StartupError, PipelineError) as refused:
         typer.echo(f"tablewire: {refused}", err=True)
         raise typer.Exit(CANNOT_START) from None
     except KeyboardInterrupt:

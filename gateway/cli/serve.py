@@ -1,4 +1,4 @@
-"""`tablewire serve`: settings, then a database, then the gateway.
+"""`tablewire serve`: settings, then a database, then the gateway, or several as workers.
 
 The embedded PostgreSQL outlives the gateway by design: it is stopped last, whatever ended the gateway.
 """
@@ -20,16 +20,17 @@ import uvloop
 
 from gateway.cli.refusals import refusals
 from gateway.cli.welcome import print_welcome
+from gateway.cli.workers import run_workers
 from gateway.config import Address, Settings, load_settings
 from gateway.errors import StartupError
 from gateway.storage import schema
 from gateway.storage.embedded import EmbeddedPostgres
 from gateway.storage.embedded_home import packaged_programs
+from gateway.telemetry.logs import configure_logs
 
 __all__ = ["serve"]
 
 WATCH_SECONDS = 0.5
-ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what is shown for it, not bound to
 
 
 def serve(
@@ -38,6 +39,9 @@ def serve(
     http_listen: Annotated[str | None, typer.Option(help="Metrics and health, host:port.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the embedded PostgreSQL keeps its data.")] = None,
     node_id: Annotated[int | None, typer.Option(help="This gateway's broker id.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="How many processes serve, each a broker of its own on the next port.")
+    ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     migrate: Annotated[
         bool, typer.Option("--migrate", help="Bring the schema of TABLEWIRE_DATABASE_URL up to date first.")
@@ -55,6 +59,7 @@ def serve(
                 "http_listen": http_listen,
                 "data_dir": data_dir,
                 "node_id": node_id,
+                "workers": workers,
                 "log_level": log_level,
                 "migrate": migrate or None,
             }
@@ -130,12 +135,15 @@ def _watched(server: EmbeddedPostgres) -> Iterator[None]:
 
 
 def _run(settings: Settings, database_url: str, *, password_file: Path | None) -> None:
+    def announce(*addresses: Address) -> None:
+        print_welcome(addresses, database_url, psql=packaged_programs() / "psql", password_file=password_file)
+
+    if settings.workers > 1:
+        configure_logs(json=settings.log_format == "json", level=settings.log_level)
+        asyncio.run(run_workers(settings, database_url, announce=announce))
+        return
     # Not at the top: `migrate` and `--version` need nothing of the server.
     from gateway.server.server import run_gateway
 
-    def announce(host: str, port: int) -> None:
-        bootstrap = settings.advertised_address or Address(ANY_ADDRESS.get(host, host), port)
-        print_welcome(bootstrap, database_url, psql=packaged_programs() / "psql", password_file=password_file)
-
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(run_gateway(settings, database_url, announce=announce))
+        runner.run(run_gateway(settings, database_url, announce=lambda *address: announce(Address(*address))))

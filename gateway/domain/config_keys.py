@@ -127,6 +127,7 @@ MAX_INT: Final = str(2**31 - 1)
 MAX_LONG: Final = str(2**63 - 1)
 WEEK_MS: Final = str(7 * 24 * 3600 * 1000)
 DAY_MS: Final = str(24 * 3600 * 1000)
+CENTURY_MS: Final = 100 * 365 * 24 * 3600 * 1000
 HOUR_MS: Final = 3600 * 1000
 MINUTE_MS: Final = 60 * 1000
 
@@ -165,6 +166,10 @@ def _gzip_level(text: str) -> str | None:
 
 def _retention(text: str) -> str | None:
     return None if text == "-1" or int(text) >= 1 else "Value must be unlimited (-1) or at least 1"
+
+
+def _header_name(text: str) -> str | None:
+    return None if text and len(text) <= 255 and "\0" not in text else "A header's name has 1 to 255 characters"
 
 
 def _throttled_replicas(text: str) -> str | None:
@@ -225,6 +230,62 @@ TOPIC_CONFIGS: Final = _index(
             synonyms=_from("log.message.timestamp.after.max.ms"),
             meaning="How far a producer's timestamp may lie in the future, in milliseconds, before the"
             " batch is refused with INVALID_TIMESTAMP. Ignored with LogAppendTime.",
+        ),
+        # Tablewire's own: business keys (docs/effects-once.md).
+        ConfigKey(
+            "idempotency.keys.enable", _B, "false", acts=True,
+            meaning="Whether of the records with the same idempotency key only the first is enqueued. Not a"
+            " key of Kafka's.",
+        ),
+        ConfigKey(
+            "idempotency.key.header", _S, "idempotency-key", acts=True, check=_header_name,
+            meaning="The name of the header that carries a record's idempotency key. Not a key of Kafka's.",
+        ),
+        ConfigKey(
+            "idempotency.tenant.header", _S, "tenant-id", acts=True, check=_header_name,
+            meaning="The name of the header that carries the tenant within which the idempotency key is"
+            " unique. Not a key of Kafka's.",
+        ),
+        ConfigKey(
+            "idempotency.keys.retention.ms", _L, WEEK_MS, acts=True, check=_between(-1, CENTURY_MS),
+            meaning="How long an idempotency key is remembered at least, in milliseconds, whether it was"
+            " done or failed; -1 keeps it for ever. Not a key of Kafka's.",
+        ),
+        # How workers get the topic's records: gateway/domain/deliveries.py.
+        ConfigKey(
+            "delivery.max.attempts", _I, "5", acts=True, check=_between(1),
+            meaning="How often a record is delivered to workers before it becomes a dead letter. A record's header"
+            " delivery-max-attempts comes first."
+            " Not a key of Kafka's.",
+        ),
+        ConfigKey(
+            "delivery.backoff.ms", _I, "1000", acts=True, check=_between(0),
+            meaning="The pause after a record's first failed delivery, in milliseconds. It doubles with each failure,"
+            " and up to half of it is left to chance. A record's header delivery-backoff-ms comes first."
+            " Not a key of Kafka's.",
+        ),
+        ConfigKey(
+            "delivery.backoff.max.ms", _I, "60000", acts=True, check=_between(0),
+            meaning="The longest such pause, in milliseconds. A record's header delivery-backoff-max-ms comes first."
+            " Not a key of Kafka's.",
+        ),
+        ConfigKey(
+            "delivery.ack.timeout.ms", _I, "30000", acts=True, check=_between(10),
+            meaning="How long a worker may take over a delivery, in milliseconds, before the record is delivered"
+            " again with last_error ack_timeout."
+            " Not a key of Kafka's.",
+        ),
+        ConfigKey(
+            "delivery.ordering", _S, "in-place", acts=True, check=_one_of("in-place", "pass"),
+            meaning="What happens behind a record that failed: in-place delivers nothing later of its partition before"
+            " it is settled, pass lets the others go on."
+            " Not a key of Kafka's.",
+        ),
+        ConfigKey(
+            "delivery.max.unsettled", _I, "10000", acts=True, check=_between(1),
+            meaning="How many offsets of a partition may lie between a group's first unsettled record and the next one"
+            " delivered to it: where others pass, a record that is retried for long holds them up after so many."
+            " Not a key of Kafka's.",
         ),
         # How long records stay.
         ConfigKey(

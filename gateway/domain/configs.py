@@ -21,6 +21,7 @@ from gateway.domain.config_keys import (
     ConfigType,
     split_list,
 )
+from gateway.domain.idempotency import KeySettings
 from gateway.errors import InvalidConfig, InvalidRequest
 
 __all__ = [
@@ -131,6 +132,8 @@ class TopicSettings:
     delete_retention_ms: int
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
+    idempotency_keys: KeySettings | None
+    """None: records are enqueued whatever key they carry."""
 
     @classmethod
     def from_overrides(cls, overrides: Mapping[str, str], broker: BrokerConfigs = _DEFAULTS) -> TopicSettings:
@@ -149,6 +152,13 @@ class TopicSettings:
             delete_retention_ms=int(text("delete.retention.ms")),
             min_compaction_lag_ms=int(text("min.compaction.lag.ms")),
             max_compaction_lag_ms=int(text("max.compaction.lag.ms")),
+            idempotency_keys=KeySettings(
+                key_header=text("idempotency.key.header"),
+                tenant_header=text("idempotency.tenant.header"),
+                retention_ms=int(text("idempotency.keys.retention.ms")),
+            )
+            if text("idempotency.keys.enable") == "true"
+            else None,
         )
 
 

@@ -8,7 +8,8 @@ a client that still uses it comes back over a new one.
 
 Among the connections of one gateway the newest is the one accepted last. What is said about a transaction must hold
 among all gateways: the transaction's row names its speaker, and a connection of another gateway becomes the speaker
-only if it was accepted after its gateway had read that name. docs/transactions.md has the proof and the limits.
+only if it was accepted after its gateway had read the row as it still is. docs/transactions.md has the proof and the
+limits.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple, TypeVar
 
-__all__ = ["NewestConnections", "RequestKind", "Speaker", "StaleConnection"]
+__all__ = ["NewestConnections", "RequestKind", "Speaker", "Spoken", "StaleConnection"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -42,6 +43,14 @@ class Speaker(NamedTuple):
     connection: int
 
 
+class Spoken(NamedTuple):
+    """A transaction's row as a gateway has read it: who speaks, and when it last began, ended or got an epoch."""
+
+    producer_id: int
+    speaker: Speaker | None
+    updated_at_us: int
+
+
 class NewestConnections:
     """Which connection each producer used last. Connections are numbered in the order they are accepted."""
 
@@ -50,7 +59,7 @@ class NewestConnections:
         self._gateway = gateway
         self._accepted = 0
         self._newest: dict[tuple[RequestKind, int], int] = {}
-        self._seen: dict[int, tuple[Speaker, int]] = {}
+        self._seen: dict[int, tuple[Spoken, int]] = {}
 
     def accept(self) -> int:
         """The number of a connection that was just accepted."""
@@ -67,11 +76,18 @@ class NewestConnections:
             self._newest[kind, producer_id] = connection
             _forget_oldest_half(self._newest)
 
-    def decide_speaker(self, speaker: Speaker | None, *, producer_id: int, connection: int) -> Speaker:
+    def read(self, spoken: Spoken) -> None:
+        """This is how a transaction's row is: a connection that is accepted from now on is newer than its speaker."""
+        if self._seen.get(spoken.producer_id, (None, 0))[0] != spoken:
+            self._seen[spoken.producer_id] = (spoken, self._accepted)
+            _forget_oldest_half(self._seen)
+
+    def decide_speaker(self, spoken: Spoken, *, connection: int) -> Speaker:
         """Who speaks for the producer after this request about its transaction; StaleConnection if it came too late.
 
-        `speaker` is who does according to the transaction's row, which must be held.
+        `spoken` is the transaction's row, which must be held.
         """
+        producer_id, speaker, _ = spoken
         asked = Speaker(self._gateway, connection)
         if speaker is None or speaker == asked:
             return asked
@@ -80,10 +96,9 @@ class NewestConnections:
                 raise StaleConnection(f"producer {producer_id} has a newer connection")
             return asked
         seen, accepted_by_then = self._seen.get(producer_id, (None, 0))
-        if seen != speaker:
+        if seen != spoken:
             # Whether this connection is older than the other gateway's nobody can say. One that comes now is newer.
-            self._seen[producer_id] = (speaker, self._accepted)
-            _forget_oldest_half(self._seen)
+            self.read(spoken)
             raise StaleConnection(f"producer {producer_id} last spoke to another gateway; it must connect anew")
         if connection <= accepted_by_then:
             raise StaleConnection(f"producer {producer_id} spoke to another gateway after this connection")

@@ -8,7 +8,6 @@ as long as no state of that producer can have been forgotten here: an earlier ba
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from gateway.errors import DuplicateSequence, InvalidProducerEpoch, InvalidRecord, OutOfOrderSequence
@@ -55,8 +54,7 @@ class Written(NamedTuple):
     timestamp_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerState:
+class ProducerState(NamedTuple):
     """What a producer last wrote to a partition."""
 
     epoch: int
@@ -68,8 +66,9 @@ class ProducerState:
 
     def find(self, batch: BatchIdentity) -> Written | None:
         """The remembered batch with exactly these sequences."""
+        last = batch.last
         for written in self.recent:
-            if written.first == batch.first and written.last == batch.last:
+            if written.first == batch.first and written.last == last:
                 return written
         return None
 
@@ -81,6 +80,9 @@ class ProducerState:
 
 class Append(NamedTuple):
     """The batch is new: write it."""
+
+
+APPEND = Append()
 
 
 class Duplicate(NamedTuple):
@@ -108,15 +110,18 @@ def decide_append(
             f"epoch {batch.epoch}, sequence {batch.first} and {batch.record_count} records do not fit a producer id"
         )
     if state is None:
-        return Append() if may_be_forgotten else _require_sequence(batch, expected=0)
+        return APPEND if may_be_forgotten else _require_sequence(batch, expected=0)
     if batch.epoch < state.epoch:
         raise InvalidProducerEpoch(current=state.epoch, received=batch.epoch)
     if batch.epoch > state.epoch:
         return _require_sequence(batch, expected=0)
+    is_next = batch.first == next_sequence(state.last_sequence)
+    if is_next and state.run_length + batch.record_count <= SEQUENCES:
+        return APPEND  # the usual case: it cannot be among what is remembered
     if (written := state.find(batch)) is not None:
         return Duplicate(written.base_offset, written.timestamp_ms)
-    if batch.first == next_sequence(state.last_sequence):
-        return Append()
+    if is_next:
+        return APPEND
     if state.has_written(batch):
         raise DuplicateSequence(last=state.last_sequence, received=batch.first)
     raise OutOfOrderSequence(expected=next_sequence(state.last_sequence), received=batch.first)
@@ -126,18 +131,15 @@ def state_after(
     state: ProducerState | None, batch: BatchIdentity, *, base_offset: int, timestamp_ms: int
 ) -> ProducerState:
     """The state once `batch` has been appended at `base_offset`."""
-    written = Written(batch.first, batch.last, base_offset, timestamp_ms)
+    last = batch.last
+    written = Written(batch.first, last, base_offset, timestamp_ms)
     if state is None or state.epoch != batch.epoch:
-        return ProducerState(batch.epoch, batch.last, batch.record_count, (written,))
-    return ProducerState(
-        epoch=batch.epoch,
-        last_sequence=batch.last,
-        run_length=min(state.run_length + batch.record_count, SEQUENCES),
-        recent=(*state.recent, written)[-WINDOW:],
-    )
+        return ProducerState(batch.epoch, last, batch.record_count, (written,))
+    run_length = min(state.run_length + batch.record_count, SEQUENCES)
+    return ProducerState(batch.epoch, last, run_length, (*state.recent[1 - WINDOW :], written))
 
 
 def _require_sequence(batch: BatchIdentity, *, expected: int) -> Append:
     if batch.first != expected:
         raise OutOfOrderSequence(expected=expected, received=batch.first)
-    return Append()
+    return APPEND

@@ -86,6 +86,8 @@ class Transaction:
     """The producer id before this one, which ran out of epochs."""
     speaker: Speaker | None = None
     """Over which connection a client of the classic protocol last spoke about it, in this epoch."""
+    updated_at_us: int = 0
+    """When it last began or ended, or got an epoch."""
     age_seconds: float | None = None
     """For how long it has been open, if it is."""
 

@@ -15,9 +15,16 @@ GROUP, TRANSACTION = 0, 1
 @handles(ApiKey.FIND_COORDINATOR, versions=range(0, 7))
 async def find_coordinator(request: Request, context: RequestContext) -> Tree:
     key_type = field(request, "key_type", GROUP)
+    keys = [request.key] if context.version < 4 else request.coordinator_keys
+    answers = [_coordinator(key, key_type, context) for key in keys]
+    if key_type == TRANSACTION:
+        here = context.broker.node.node_id
+        coming = [key for key, answer in zip(keys, answers, strict=True) if answer["node_id"] == here]
+        if coming:
+            await context.broker.transactions.expect(coming)
     if context.version < 4:
-        return _coordinator(request.key, key_type, context)
-    return {"coordinators": [{"key": key, **_coordinator(key, key_type, context)} for key in request.coordinator_keys]}
+        return answers[0]
+    return {"coordinators": [{"key": key, **answer} for key, answer in zip(keys, answers, strict=True)]}
 
 
 def _coordinator(key: str, key_type: int, context: RequestContext) -> Tree:

@@ -16,6 +16,8 @@ from gateway.storage.failures import DATABASE_ERRORS, translate
 
 MAX_CREATED_PER_REQUEST = 100
 """More topics than this are not created by one request; the client asks again for the rest."""
+NAME_MAY_BE_NULL = 12
+"""Versions 10 and 11 let a client name a topic by id, but not the answer be without a name."""
 
 
 @handles(ApiKey.METADATA, versions=range(0, 14))
@@ -52,19 +54,20 @@ async def _topics(request: Request, context: RequestContext) -> list[Tree]:
         by_id = await catalog.find_by_uuid(ids) if ids else {}
     except DATABASE_ERRORS as error:
         refusal = translate(error)
-        return [_refused(topic.name, refusal, field(topic, "topic_id", None)) for topic in request.topics]
+        return [_refused(topic.name, refusal, context, field(topic, "topic_id", None)) for topic in request.topics]
     may_create = field(request, "allow_auto_topic_creation", True) and context.broker.settings.auto_create_topics_enable
     answers, created = [], 0
     for topic_id in ids:
         found = by_id.get(topic_id)
-        answers.append(_topic(found, context) if found else _refused(None, UnknownTopicId("no such id"), topic_id))
+        unknown = UnknownTopicId("no such id")
+        answers.append(_topic(found, context) if found else _refused(None, unknown, context, topic_id))
     for name in dict.fromkeys(names):
         if name in by_name:
             answers.append(_topic(by_name[name], context))
             continue
         made = await outcome(_create(name, context, is_allowed=may_create and created < MAX_CREATED_PER_REQUEST))
         if isinstance(made, KafkaError):
-            answers.append(_refused(name, made))
+            answers.append(_refused(name, made, context))
         else:
             created += 1
             answers.append(_topic(made, context))
@@ -88,5 +91,7 @@ def _topic(topic: Topic, context: RequestContext) -> Tree:
     }
 
 
-def _refused(name: str | None, error: KafkaError, topic_id: object = None) -> Tree:
+def _refused(name: str | None, error: KafkaError, context: RequestContext, topic_id: object = None) -> Tree:
+    if name is None and context.version < NAME_MAY_BE_NULL:
+        name = ""
     return {"error_code": error.code, "name": name, "topic_id": topic_id, "partitions": []}

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any
 
 from gateway import clock
 from gateway.broker.appends import Append, Appended
 from gateway.broker.catalog import Topic
+from gateway.broker.key_gate import Keys
 from gateway.broker.producers import readable
 from gateway.domain.connections import RequestKind
+from gateway.domain.idempotency import read_identities
 from gateway.domain.producers import Producer
 from gateway.errors import (
     ErrorCode,
@@ -24,11 +27,14 @@ from gateway.errors import (
     InvalidRequiredAcks,
     InvalidTimestamp,
     KafkaError,
+    MessageTooLarge,
     ProducerFenced,
+    RecordsRefused,
     TransactionalIdRequired,
 )
 from gateway.handlers.registry import RequestContext, UnheardRefusal, handles, outcome
-from gateway.protocol.batches import BatchLimits, ProducedBatch, decode_produced, is_compressed
+from gateway.protocol import transcoder
+from gateway.protocol.batches import BatchLimits, ProducedBatch, decode_produced, find_headers, is_compressed
 from gateway.protocol.messages import ApiKey, Request, Tree
 from gateway.storage.keys import PartitionKey
 
@@ -38,7 +44,9 @@ FIRST_VERSION_WITH_ABORTABLE = 11
 FIRST_VERSION_THAT_ADDS = 12
 """KIP-890: a batch adds its partition to the transaction by itself."""
 DECODE_IN_THREAD_BYTES = 64 * 1024
-"""Batches from this size on are decoded off the event loop if they are compressed: they may be many times larger."""
+"""Batches from this size on are decoded off the event loop if they are compressed, or no compiled code reads them."""
+EXPAND_IN_LOOP_BYTES = 512 * 1024
+"""Smaller compressed batches are decoded off the event loop too when they expand to more than this."""
 
 MAX_DECODED_BYTES = 64 * 1024 * 1024
 """When the batches of one request have expanded to more than this, the first ones are committed before the next are
@@ -90,6 +98,7 @@ async def _begin(
         batch,
         uses_log_append_time=topic.settings.log_append_time,
         knows_abortable=context.version >= FIRST_VERSION_WITH_ABORTABLE,
+        keys=_keys(batch, topic),
     )
     context.broker.appends.submit(append)
     return append
@@ -104,9 +113,27 @@ async def _decode(records: bytes, topic: Topic, context: RequestContext) -> Prod
         ),
         allow_zstd=context.version >= FIRST_VERSION_WITH_ZSTD,
     )
-    if len(records) >= DECODE_IN_THREAD_BYTES and is_compressed(records):
-        return await asyncio.get_running_loop().run_in_executor(None, decode_produced, records, limits)
-    return decode_produced(records, limits)
+    if not is_compressed(records):
+        if len(records) < DECODE_IN_THREAD_BYTES or transcoder.implementation.IS_COMPILED:
+            return decode_produced(records, limits)
+    elif len(records) < DECODE_IN_THREAD_BYTES:
+        try:
+            return decode_produced(
+                records,
+                replace(limits, max_decompressed_bytes=min(limits.max_decompressed_bytes, EXPAND_IN_LOOP_BYTES)),
+            )
+        except MessageTooLarge:
+            pass  # for the event loop, or for the topic: the thread will tell
+    return await asyncio.get_running_loop().run_in_executor(None, decode_produced, records, limits)
+
+
+def _keys(batch: ProducedBatch, topic: Topic) -> Keys | None:
+    """The business keys of the records, if the topic asks for them and there are any."""
+    settings = topic.settings.idempotency_keys
+    if settings is None:
+        return None
+    identities = read_identities(find_headers(batch, (settings.key_header, settings.tenant_header)), settings)
+    return Keys(identities, settings.retention_ms) if any(identities) else None
 
 
 async def _join_transaction(batch: ProducedBatch, key: PartitionKey, request: Request, context: RequestContext) -> None:
@@ -152,7 +179,7 @@ def _check(batch: ProducedBatch, topic: Topic, request: Request) -> None:
                 f"timestamp {oldest_ms} is more than message.timestamp.before.max.ms="
                 f"{settings.timestamp_before_max_ms} behind now ({now_ms})"
             )
-    if "compact" in settings.cleanup_policy and None in batch.keys:
+    if "compact" in settings.cleanup_policy and batch.lacks_key:
         raise InvalidRecord(f"topic {topic.name} is compacted, so each record needs a key")
 
 
@@ -218,12 +245,15 @@ def _partition_response(index: int, result: Outcome) -> Tree:
             "log_start_offset": result.log_start_offset,
             "record_errors": [],
         }
+    reasons = result.reasons if isinstance(result, RecordsRefused) else {}
     return {
         "index": index,
         "error_code": result.code,
         "base_offset": -1,
         "log_append_time": -1,
         "log_start_offset": -1,
-        "record_errors": [],
+        "record_errors": [
+            {"batch_index": place, "batch_index_error_message": reason} for place, reason in reasons.items()
+        ],
         "error_message": result.message,
     }

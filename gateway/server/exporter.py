@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import groupby
 
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gateway.broker.overview import Snapshot
@@ -27,11 +27,12 @@ class Exporter(Collector):
     def describe(self) -> list[GaugeMetricFamily]:
         return []  # or registering would mean collecting
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily("kafka_brokers", "Live gateways.", value=self._count_brokers())
         if (snapshot := self._load()) is not None:
             yield from _of_partitions(snapshot)
             yield from _of_groups(snapshot)
+            yield from _of_workers(snapshot)
 
 
 def _of_partitions(snapshot: Snapshot) -> Iterator[GaugeMetricFamily]:
@@ -63,3 +64,23 @@ def _of_groups(snapshot: Snapshot) -> Iterator[GaugeMetricFamily]:
     for group, count in snapshot.members.items():
         members.add_metric([group], count)
     yield from (offsets, lags, sums, members)
+
+
+def _of_workers(snapshot: Snapshot) -> Iterator[Metric]:
+    labels = ["consumergroup", "topic"]
+    in_flight = GaugeMetricFamily("tablewire_deliveries_in_flight", "Records that workers have now.", labels=labels)
+    waiting = GaugeMetricFamily("tablewire_deliveries_waiting", "Records that wait for a delivery.", labels=labels)
+    dead = GaugeMetricFamily("tablewire_dead_letters", "Dead letters that were not redriven.", labels=labels)
+    for one in snapshot.workers:
+        in_flight.add_metric([one.group, one.topic], one.in_flight)
+        waiting.add_metric([one.group, one.topic], one.waiting)
+        dead.add_metric([one.group, one.topic], one.dead_letters)
+    yield from (in_flight, waiting, dead)
+    totals = snapshot.deliveries
+    for name, text, value in (
+        ("retries", "Deliveries that failed and were to be repeated.", totals.retried),
+        ("timeouts", "Deliveries that nobody answered in time.", totals.timed_out),
+        ("dead_lettered", "Records given up.", totals.dead_lettered),
+        ("redriven", "Dead letters written back to their topics.", totals.redriven),
+    ):
+        yield CounterMetricFamily(f"tablewire_delivery_{name}", text, value=value)

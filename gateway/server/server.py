@@ -15,6 +15,7 @@ from gateway.config import Settings
 from gateway.domain.configs import broker_values_of
 from gateway.errors import StartupError
 from gateway.handlers import HANDLERS
+from gateway.protocol import transcoder
 from gateway.protocol.messages import ApiKey, preload
 from gateway.server.connection import Connection
 from gateway.server.http import HttpListener
@@ -84,6 +85,8 @@ async def run_gateway(settings: Settings, database_url: str, *, announce: Callab
         http = HttpListener(settings.http_address, broker)
         for api_key in FIRST_REQUESTS:
             preload(api_key, HANDLERS[api_key].versions)
+        if not transcoder.implementation.IS_COMPILED:
+            log.warning("the compiled transcoder was not built; Python does its work, slowly: see docs/operations.md")
         await broker.start()
         await server.start_serving()
         announce(node.host, node.port)

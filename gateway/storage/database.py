@@ -8,34 +8,22 @@ from contextlib import asynccontextmanager
 from typing import Any, LiteralString
 
 from psycopg import AsyncConnection, IsolationLevel
-from psycopg.abc import Buffer
-from psycopg.adapt import Loader
-from psycopg.pq import Format
+from psycopg.pq.abc import PGresult
 from psycopg_pool import AsyncConnectionPool
 
+from gateway.storage.connections import Connection, Row
+from gateway.storage.loaders import TimestampMsLoader
 from gateway.storage.statements import statement
 
 __all__ = ["Database", "Row", "Transaction"]
 
-Row = tuple[Any, ...]
 Parameters = Mapping[str, Any]
 
-POSTGRES_EPOCH_MS = 946_684_800_000
 MAX_WAIT_SECONDS = 3.0
-MICROSECOND_BIAS = POSTGRES_EPOCH_MS * 1000
 
 RECONNECT_SECONDS = 2.0
 """The pool doubles its pauses without limit; it starts over before they grow, so that a database that was away
 for long is used as soon as it is back."""
-
-
-class _TimestampMsLoader(Loader):
-    """timestamptz as milliseconds since 1970: exact over PostgreSQL's whole range, unlike `datetime`."""
-
-    format = Format.BINARY
-
-    def load(self, data: Buffer) -> int:
-        return (int.from_bytes(data, "big", signed=True) + MICROSECOND_BIAS) // 1000
 
 
 class Transaction:
@@ -47,6 +35,12 @@ class Transaction:
     async def rows(self, name: str, /, **parameters: object) -> list[Row]:
         cursor = self._connection.cursor(binary=True)
         await cursor.execute(statement(name), parameters)
+        return await cursor.fetchall() if cursor.description else []
+
+    async def rows_planned_anew(self, name: str, /, **parameters: object) -> list[Row]:
+        """The same, planned for these values and the tables as they are now."""
+        cursor = self._connection.cursor(binary=True)
+        await cursor.execute(statement(name), parameters, prepare=False)
         return await cursor.fetchall() if cursor.description else []
 
 
@@ -72,8 +66,9 @@ class Database:
                 f" -c idle_in_transaction_session_timeout={2 * timeout_ms}"
             )
         self._connections = connections
-        self._pool = AsyncConnectionPool[AsyncConnection[Row]](
+        self._pool = AsyncConnectionPool[Connection](
             url,
+            connection_class=Connection,
             kwargs=self._keywords,
             min_size=1,
             max_size=connections,
@@ -95,10 +90,10 @@ class Database:
     async def close(self) -> None:
         await self._pool.close(timeout=2)
 
-    async def connect(self) -> AsyncConnection[Row]:
+    async def connect(self) -> Connection:
         """A connection outside the pool, for one owner."""
         async with asyncio.timeout(self._timeout_seconds):
-            connection = await AsyncConnection.connect(self._url, **self._keywords)
+            connection = await Connection.connect(self._url, **self._keywords)
         await self._configure(connection)
         return connection
 
@@ -106,6 +101,14 @@ class Database:
         """Run the statement sql/<name>.sql by itself."""
         async with asyncio.timeout(self._timeout_seconds), self._connection() as connection:
             return await Transaction(connection).rows(name, **parameters)
+
+    async def result(self, name: str, /, **parameters: object) -> PGresult:
+        """Run a statement that returns rows by itself; they stay as they came, in binary form."""
+        async with asyncio.timeout(self._timeout_seconds), self._connection() as connection:
+            cursor = connection.cursor(binary=True)
+            await cursor.execute(statement(name), parameters)
+            assert cursor.pgresult is not None
+            return cursor.pgresult
 
     async def execute(self, query: LiteralString, parameters: Parameters | None = None) -> list[Row]:
         """Run a statement whose text is made elsewhere (SQLAlchemy Core)."""
@@ -124,16 +127,16 @@ class Database:
             yield Transaction(connection)
 
     @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[AsyncConnection[Row]]:
+    async def _connection(self) -> AsyncIterator[Connection]:
         async with self._pool.connection() as connection:
             yield connection
 
-    async def _start_over(self, pool: AsyncConnectionPool[AsyncConnection[Row]]) -> None:
+    async def _start_over(self, pool: AsyncConnectionPool[Connection]) -> None:
         """The pool has given up on a connection: let it begin with a new one."""
         await pool.resize(0, self._connections)
         await pool.resize(1, self._connections)
 
     async def _configure(self, connection: AsyncConnection[Row]) -> None:
-        connection.adapters.register_loader("timestamptz", _TimestampMsLoader)
+        connection.adapters.register_loader("timestamptz", TimestampMsLoader)
         # Whatever the database's default: what is read after a lock was waited for must be what its holder left.
         await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["HOUSEKEEPING", "MIGRATION", "NumberedLock", "partition_key"]
+__all__ = ["HOUSEKEEPING", "MIGRATION", "NumberedLock", "partition_key", "pipeline_lock", "staging_lock"]
 
 
 class NumberedLock(NamedTuple):
@@ -24,6 +24,22 @@ MIGRATION = NumberedLock(1, 0)
 
 HOUSEKEEPING = NumberedLock(2, 0)
 """One gateway at a time keeps house."""
+
+
+PIPELINE_CLASS = 3
+"""One runner of a pipeline at a time; pipelines whose names have one checksum exclude each other."""
+
+
+def pipeline_lock(checksum: int) -> NumberedLock:
+    return NumberedLock(PIPELINE_CLASS, checksum - 2**31)
+
+
+STAGING_CLASS = 4
+"""Held by whoever still needs a staging table, from before it is made until it is dropped; by its name's checksum."""
+
+
+def staging_lock(checksum: int) -> NumberedLock:
+    return NumberedLock(STAGING_CLASS, checksum - 2**31)
 
 
 def partition_key(topic_id: int, partition: int) -> int:

@@ -1,14 +1,15 @@
 """The log in PostgreSQL: appending rows under partition locks, reading ranges, moving the log's start.
 
-A writer's commit is one string of statements with the COPY data in the middle, sent in two waits:
-`BEGIN; share transactions; lock; guarded advance; upsert; COPY …; COMMIT`. Integers are the only literals in it.
+A writer's commit is one string of statements with the COPY data in the middle:
+`BEGIN; share transactions, lock, guarded advance, upsert; COPY …; COMMIT`. Integers, and hexadecimal digits for
+business keys, are the only literals in it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from psycopg import AsyncConnection
@@ -19,31 +20,32 @@ from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.waiting import Wait
 
 from gateway.domain.sequences import ProducerState
-from gateway.protocol.batches import COPY_HEADER, COPY_TRAILER, RowRange
+from gateway.protocol.copy_rows import COPY_HEADER, COPY_TRAILER
 from gateway.storage.database import Database, Row, Transaction
 from gateway.storage.keys import PartitionKey, ProducerKey
 from gateway.storage.locks import partition_key
-from gateway.storage.producers import KnownProducer, load_sequences, upsert_script
-from gateway.storage.statements import statement
-from gateway.storage.transactions import (
-    AppendableTransaction,
-    Extent,
-    extend_script,
-    load_for_append,
-    share_script,
-)
+from gateway.storage.producers import KnownProducer, load_sequences, state_integers
+from gateway.storage.results import ResultRows
+from gateway.storage.script_socket import ScriptSocket
+from gateway.storage.statements import integers, statement
+from gateway.storage.transactions import AppendableTransaction, Extent, load_for_append
 
 __all__ = [
     "Advance",
+    "KeysTaken",
     "LogConnection",
     "PartitionMoved",
     "PartitionState",
+    "advance_script",
     "load_partitions",
     "read_messages",
 ]
 
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 """Whatever the database's default: what is read after a lock was waited for must be what its holder left."""
+
+MOVED = "TW006"
+"""SQLSTATE of kafka.advance_partitions: something is not as it was when it was read."""
 
 
 class PartitionState(NamedTuple):
@@ -70,18 +72,26 @@ class PartitionMoved(Exception):
     """Another gateway wrote one of the partitions (or it was deleted) since its state was read."""
 
 
+class KeysTaken(Exception):
+    """A business key that the commit begins is known already."""
+
+
 class LogConnection:
     """A writer's own connection. Not for use by two tasks at once."""
 
-    def __init__(self, connection: AsyncConnection[Row], *, timeout_ms: int) -> None:
+    def __init__(self, connection: AsyncConnection[Row], script: ScriptSocket | None, *, timeout_ms: int) -> None:
         self._connection = connection
+        self._script = script
         self._timeout_seconds = timeout_ms / 1000
 
     @classmethod
     async def open(cls, database: Database, *, timeout_ms: int) -> LogConnection:
-        return cls(await database.connect(), timeout_ms=timeout_ms)
+        connection = await database.connect()
+        return cls(connection, await ScriptSocket.of(connection), timeout_ms=timeout_ms)
 
     async def close(self) -> None:
+        if self._script is not None:
+            self._script.close()
         await self._connection.close()
 
     async def append(
@@ -91,40 +101,50 @@ class LogConnection:
         producers: Sequence[tuple[ProducerKey, ProducerState]],
         extents: Sequence[Extent],
         *,
+        key_script: str = "",
         locked: bool,
     ) -> None:
         """Write `rows`, move the partitions, extend open transactions and remember the producers in one database
         transaction; returns after COMMIT.
 
-        `locked` says that `lock_and_load` began the transaction. Raises PartitionMoved, nothing written, when
-        a partition is not where `advances` expects it or a transaction is not open. After any other error the outcome
-        may be unknown.
+        `locked` says that `lock_and_load` began the transaction. `key_script`: the statement that begins business keys.
+        Raises PartitionMoved, nothing written, when a partition is not where `advances` expects it or a transaction is
+        not open, and KeysTaken when one of the keys is known. After any other error the outcome may be unknown.
         """
-        script = ""
-        if not locked:
-            # Lock order: transactions, then partitions.
-            share = f"{share_script(extents)}; " if extents else ""
-            script = f"{BEGIN}; {share}{_lock_script([a.key for a in advances])}; "
-        values = ", ".join(
-            f"({a.key.topic_id}, {a.key.partition}, {a.expected_offset}::bigint, {a.next_offset}::bigint,"
-            f" {a.stable_offset}::bigint, {a.max_timestamp_ms}::bigint)"
-            for a in advances
-        )
-        script += statement("log/advance_partitions").format(rows=values, count=len(advances)) + "; "
-        if extents:
-            script += extend_script(extents) + "; "
-        if producers:
-            script += upsert_script(producers) + "; "
+        script = "" if locked else f"{BEGIN}; "
+        script += advance_script(advances, extents, producers, locked=locked) + "; "
+        if key_script:
+            script += key_script + "; "
         script += statement("log/copy_messages") + "; COMMIT"
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                await self._connection.wait(_run_copy(self._connection, script.encode(), rows))
-        except pg.DivisionByZero:
+                if self._script is None or locked:
+                    await self._connection.wait(_run_copy(self._connection, script.encode(), rows))
+                else:
+                    await self._script.run(script.encode(), (COPY_HEADER, *rows, COPY_TRAILER))
+        except BaseException as error:
             await self.roll_back()
-            raise PartitionMoved from None
+            if isinstance(error, pg.Error) and error.sqlstate == MOVED:
+                raise PartitionMoved(str(error)) from None
+            if isinstance(error, pg.UniqueViolation) and error.diag.table_name == "idempotency_keys":
+                raise KeysTaken(str(error)) from None
+            raise
+
+    async def commit_without_rows(self, producers: Sequence[tuple[ProducerKey, ProducerState]]) -> None:
+        """End the transaction that `lock_and_load` began: remember the producers, and what else it wrote."""
+        remember = f"{advance_script((), (), producers, locked=True)}; " if producers else ""
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                await self._connection.wait(_run_copy(self._connection, f"{remember}COMMIT".encode(), ()))
         except BaseException:
             await self.roll_back()
             raise
+
+    @asynccontextmanager
+    async def begun(self) -> AsyncIterator[Transaction]:
+        """The transaction that `lock_and_load` began, for statements before its end; without one each is by itself."""
+        async with asyncio.timeout(self._timeout_seconds):
+            yield Transaction(self._connection)
 
     async def lock_and_load(
         self, keys: Sequence[PartitionKey], producer_ids: Sequence[int]
@@ -148,12 +168,15 @@ class LogConnection:
 
     async def roll_back(self) -> None:
         """Leave a failed transaction; a connection that cannot be trusted afterwards is closed."""
+        if self._script is not None and not self._script.is_between:
+            await self.close()
+            return
         status = self._connection.pgconn.transaction_status
         if status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
             async with asyncio.timeout(self._timeout_seconds):
                 await self._connection.wait(_run_copy(self._connection, b"ROLLBACK", ()))
         elif status != TransactionStatus.IDLE:
-            await self._connection.close()
+            await self.close()
 
     @property
     def is_usable(self) -> bool:
@@ -184,60 +207,55 @@ async def read_messages(
     end_offset: int,
     max_rows: int,
     max_bytes: int,
-) -> RowRange | None:
+) -> ResultRows | None:
     """Rows of `[start_offset, end_offset)` up to the limits, at least one if there is any; None if there is none."""
-    ((offsets, *columns),) = await database.rows(
-        "log/read_messages",
-        topic_id=key.topic_id,
-        partition=key.partition,
-        start_offset=start_offset,
-        end_offset=end_offset,
-        max_rows=max_rows,
-        max_bytes=max_bytes,
+    rows = ResultRows(
+        await database.result(
+            "log/read_messages",
+            topic_id=key.topic_id,
+            partition=key.partition,
+            start_offset=start_offset,
+            end_offset=end_offset,
+            max_rows=max_rows,
+            max_bytes=max_bytes,
+        )
     )
-    if offsets is None:
-        return None
-    timestamps, timestamp_types, keys, values, names, header_values, *producer = columns
-    return RowRange(
-        offsets=offsets,
-        timestamps_ms=timestamps,
-        timestamp_types=timestamp_types,
-        keys=keys,
-        values=values,
-        header_names=[
-            None if sent is None else [str(name or b"", "utf-8") for name in _elements(sent)] for sent in names
-        ],
-        header_values=[None if sent is None else _elements(sent) for sent in header_values],
-        producer_ids=producer[0],
-        producer_epochs=producer[1],
-        sequences=producer[2],
-        is_transactional=producer[3],
-        control_types=producer[4],
-    )
+    return rows if rows.count else None
 
 
-def _elements(sent: bytes) -> list[bytes | None]:
-    """The elements of a one-dimensional array in PostgreSQL's binary form, null as None."""
-    dimensions, _, _ = struct.unpack_from("!iiI", sent)
-    if dimensions == 0:
-        return []
-    (count,) = struct.unpack_from("!i", sent, 12)
-    elements: list[bytes | None] = []
-    position = 20
-    for _ in range(count):
-        (size,) = struct.unpack_from("!i", sent, position)
-        position += 4
-        if size < 0:
-            elements.append(None)
-        else:
-            elements.append(sent[position : position + size])
-            position += size
-    return elements
+def advance_script(
+    advances: Sequence[Advance],
+    extents: Sequence[Extent],
+    producers: Sequence[tuple[ProducerKey, ProducerState]] = (),
+    *,
+    locked: bool,
+) -> str:
+    """The statement that moves partitions, extends open transactions and remembers producers, as part of a commit's
+    script."""
+    transactions: Iterable[tuple[int, int]] = ()
+    locks: Iterable[int] = ()
+    if not locked:
+        transactions = sorted({(extent.key.producer_id, extent.producer_epoch) for extent in extents})
+        locks = _locks(advance.key for advance in advances)
+    return statement("log/advance_partitions").format(
+        transactions=integers(number for transaction in transactions for number in transaction),
+        locks=integers(locks),
+        advances=integers(number for key, *numbers in advances for number in (*key, *numbers)),
+        extents=integers(
+            number
+            for key, _, first, last in extents
+            for number in (key.producer_id, key.topic_id, key.partition, first, last)
+        ),
+        states=integers(state_integers(producers)),
+    )
 
 
 def _lock_script(keys: Iterable[PartitionKey]) -> str:
-    numbers = sorted(partition_key(*key) for key in keys)
-    return statement("log/lock_partitions").format(keys=", ".join(map(str, numbers)))
+    return statement("log/lock_partitions").format(keys=integers(_locks(keys)))
+
+
+def _locks(keys: Iterable[PartitionKey]) -> list[int]:
+    return sorted(partition_key(*key) for key in keys)
 
 
 def _run_copy(connection: AsyncConnection[Row], script: bytes, rows: Iterable[bytes | bytearray]) -> PQGen[None]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gateway.domain.sequences import ProducerState, Written
 from gateway.storage.database import Database, Row, Transaction
 from gateway.storage.keys import ProducerKey
-from gateway.storage.statements import statement
 
 __all__ = [
     "KnownProducer",
@@ -17,7 +16,7 @@ __all__ = [
     "load_sequences",
     "lock_epoch",
     "raise_epoch",
-    "upsert_script",
+    "state_integers",
 ]
 
 
@@ -62,10 +61,13 @@ async def list_active(database: Database, *, topic_id: int, partition: int) -> l
     return await database.rows("producers/list_active", topic_id=topic_id, partition=partition)
 
 
-def upsert_script(states: Iterable[tuple[ProducerKey, ProducerState]]) -> str:
-    """The statement that remembers these states, as part of a commit's script. Integers only."""
-    rows = ", ".join(_values(key, state) for key, state in states)
-    return statement("producers/upsert_sequences").format(rows=rows)
+def state_integers(states: Sequence[tuple[ProducerKey, ProducerState]]) -> Iterator[int]:
+    """What a commit remembers of producers, as kafka.advance_partitions takes it."""
+    for key, state in states:
+        yield from (key.producer_id, key.topic_id, key.partition, state.epoch, state.last_sequence, state.run_length)
+        yield len(state.recent)
+        for column in zip(*state.recent, strict=True):
+            yield from column
 
 
 def _state(row: Row) -> ProducerState | None:
@@ -74,12 +76,3 @@ def _state(row: Row) -> ProducerState | None:
         return None
     recent = tuple(map(Written, firsts, lasts, offsets, timestamps))
     return ProducerState(epoch, last_sequence, run_length, recent)
-
-
-def _values(key: ProducerKey, state: ProducerState) -> str:
-    firsts, lasts, offsets, timestamps = zip(*state.recent, strict=True)
-    return (
-        f"({key.producer_id}, {key.topic_id}, {key.partition},"
-        f" {state.epoch}, {state.last_sequence}, {state.run_length},"
-        f" ARRAY{list(firsts)}, ARRAY{list(lasts)}, ARRAY{list(offsets)}::bigint[], ARRAY{list(timestamps)}::bigint[])"
-    )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Iterable
+from functools import cache, lru_cache
 from typing import LiteralString
 
 from gateway.resources import sql_dir
 
-__all__ = ["statement", "statement_names"]
+__all__ = ["integers", "statement", "statement_names"]
 
 
 @cache
@@ -21,3 +22,14 @@ def statement_names() -> list[str]:
     """Every request-path statement; sql/views and sql/schema.sql are for people."""
     root = sql_dir()
     return sorted(str(path.relative_to(root).with_suffix("")) for path in root.glob("*/*.sql"))
+
+
+def integers(numbers: Iterable[int]) -> str:
+    """For a list in a commit's script: integers are the only literals in one."""
+    numbers = tuple(numbers)
+    return _places(len(numbers)) % numbers  # twice as fast as joining their texts
+
+
+@lru_cache(maxsize=1024)
+def _places(count: int) -> str:
+    return ",".join(["%d"] * count)

@@ -12,6 +12,7 @@ from sqlalchemy import (
     Column,
     DateTime,
     ForeignKey,
+    ForeignKeyConstraint,
     Identity,
     Index,
     Integer,
@@ -99,6 +100,14 @@ messages = Table(
     Column("header_names", ARRAY(Text)),
     Column("header_values", ARRAY(LargeBinary)),
     Index("messages_timestamp", "timestamp", postgresql_using="brin"),
+    Index(
+        "messages_markers",
+        "topic_id",
+        "partition",
+        "producer_id",
+        "offset",
+        postgresql_where=text("control_type IS NOT NULL"),
+    ),
     postgresql_partition_by="LIST (topic_id)",
 )
 
@@ -282,4 +291,232 @@ transaction_counters = Table(
     Column("committed", BigInteger, nullable=False, server_default=text("0")),
     Column("aborted", BigInteger, nullable=False, server_default=text("0")),
     Column("timed_out", BigInteger, nullable=False, server_default=text("0")),
+)
+
+pipelines = Table(
+    "pipelines",
+    metadata,
+    Column("batch_id", BigInteger, CheckConstraint("batch_id >= 0"), nullable=False, server_default=text("0")),
+    Column("created_at", TimestampTz, nullable=False, server_default=Now),
+    Column("updated_at", TimestampTz, nullable=False, server_default=Now),
+    Column("last_error_at", TimestampTz),
+    Column(
+        "checkpoints_kept",
+        Integer,
+        CheckConstraint("checkpoints_kept >= 1"),
+        nullable=False,
+        server_default=text("100"),
+    ),
+    Column("name", Text(collation="C"), CheckConstraint("octet_length(name) BETWEEN 1 AND 200"), primary_key=True),
+    Column("last_error", Text),
+)
+
+pipeline_positions = Table(
+    "pipeline_positions",
+    metadata,
+    Column("next_offset", BigInteger, CheckConstraint("next_offset >= 0"), nullable=False),
+    Column("updated_at", TimestampTz, nullable=False, server_default=Now),
+    Column("topic_id", ForeignKey(topics.c.topic_id, ondelete="CASCADE"), primary_key=True),
+    Column("partition", Integer, CheckConstraint("partition >= 0"), primary_key=True),
+    Column("pipeline", ForeignKey(pipelines.c.name, ondelete="CASCADE"), primary_key=True),
+    Index("pipeline_positions_partition", "topic_id", "partition"),
+)
+
+pipeline_checkpoints = Table(
+    "pipeline_checkpoints",
+    metadata,
+    Column("batch_id", BigInteger, CheckConstraint("batch_id >= 0"), primary_key=True),
+    Column("rows", BigInteger, nullable=False, server_default=text("0")),
+    Column("created_at", TimestampTz, nullable=False, server_default=Now),
+    Column("pipeline", ForeignKey(pipelines.c.name, ondelete="CASCADE"), primary_key=True),
+    Column("positions", JSONB, nullable=False, server_default=text("'[]'")),
+    Column("seals", JSONB, nullable=False, server_default=text("'{}'")),
+)
+
+state_namespaces = Table(
+    "state_namespaces",
+    metadata,
+    Column("sealed_epoch", BigInteger),
+    Column("sealed_round", BigInteger),
+    Column("created_at", TimestampTz, nullable=False, server_default=Now),
+    Column(
+        "namespace", Text(collation="C"), CheckConstraint("octet_length(namespace) BETWEEN 1 AND 200"), primary_key=True
+    ),
+    Column(
+        "ordering",
+        Text,
+        CheckConstraint("ordering IN ('latest', 'sealed')"),
+        nullable=False,
+        server_default=text("'latest'"),
+    ),
+    Column("pipeline", ForeignKey(pipelines.c.name)),
+    CheckConstraint("(sealed_epoch IS NULL) = (sealed_round IS NULL)"),
+    Index("state_namespaces_pipeline", "pipeline", postgresql_where=text("pipeline IS NOT NULL")),
+)
+
+state = Table(
+    "state",
+    metadata,
+    Column("epoch", BigInteger, CheckConstraint("epoch >= 0"), nullable=False),
+    Column("round", BigInteger, CheckConstraint("round >= 0"), nullable=False),
+    Column("updated_at", TimestampTz, nullable=False, server_default=Now),
+    Column("namespace", Text(collation="C"), primary_key=True),
+    Column("key", LargeBinary, primary_key=True),
+    Column("value", LargeBinary),
+)
+
+state_history = Table(
+    "state_history",
+    metadata,
+    Column("batch_id", BigInteger, primary_key=True),
+    Column("epoch", BigInteger),
+    Column("round", BigInteger),
+    Column("namespace", Text(collation="C"), primary_key=True),
+    Column("key", LargeBinary, primary_key=True),
+    Column("value", LargeBinary),
+)
+
+state_buffer = Table(
+    "state_buffer",
+    metadata,
+    Column("epoch", BigInteger, CheckConstraint("epoch >= 0"), primary_key=True),
+    Column("round", BigInteger, CheckConstraint("round >= 0"), primary_key=True),
+    Column("added_in", BigInteger, primary_key=True, server_default=text("0")),
+    Column("removed_in", BigInteger),
+    Column("namespace", Text(collation="C"), primary_key=True),
+    Column("key", LargeBinary, primary_key=True),
+    Column("value", LargeBinary),
+    Index(
+        "state_buffer_waiting",
+        "namespace",
+        "epoch",
+        "round",
+        "key",
+        unique=True,
+        postgresql_where=text("removed_in IS NULL"),
+    ),
+    Index("state_buffer_removed", "namespace", "removed_in", postgresql_where=text("removed_in IS NOT NULL")),
+)
+
+idempotency_keys = Table(
+    "idempotency_keys",
+    metadata,
+    Column("first_offset", BigInteger),
+    Column("producer_id", BigInteger),
+    Column("created_at", TimestampTz, nullable=False, server_default=Now),
+    Column("updated_at", TimestampTz, nullable=False, server_default=Now),
+    Column("lease_until", TimestampTz),
+    Column("expires_at", TimestampTz, nullable=False),
+    Column("topic_id", Integer, primary_key=True, autoincrement=False),
+    Column("first_partition", Integer),
+    Column("attempts", Integer, nullable=False, server_default=text("1")),
+    Column("status", Text, nullable=False),
+    Column("group_id", Text(collation="C"), primary_key=True),
+    Column("tenant", Text(collation="C"), primary_key=True),
+    Column("key", Text(collation="C"), primary_key=True),
+    Column("owner", Text),
+    Column("last_error", Text),
+    Column("result_reference", Text),
+    Index("idempotency_keys_expiry", "expires_at"),
+    Index("idempotency_keys_unsettled", "producer_id", postgresql_where=text("status <> 'COMMITTED'")),
+)
+
+pipeline_files = Table(
+    "pipeline_files",
+    metadata,
+    Column("batch_id", BigInteger, primary_key=True),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("committed_at", TimestampTz, nullable=False, server_default=Now),
+    Column("pipeline", ForeignKey(pipelines.c.name, ondelete="CASCADE"), primary_key=True),
+    Column("output", Text(collation="C"), primary_key=True),
+    Column("path", Text(collation="C"), primary_key=True),
+)
+
+delivery_partitions = Table(
+    "delivery_partitions",
+    metadata,
+    Column("start_offset", BigInteger, nullable=False),
+    Column("end_offset", BigInteger, nullable=False),
+    Column("topic_id", ForeignKey(topics.c.topic_id, ondelete="CASCADE"), primary_key=True),
+    Column("partition", Integer, primary_key=True),
+    Column("group_id", ForeignKey(groups.c.group_id, ondelete="CASCADE"), primary_key=True),
+    CheckConstraint("start_offset <= end_offset"),
+)
+
+deliveries = Table(
+    "deliveries",
+    metadata,
+    Column("offset", BigInteger, primary_key=True),
+    Column("available_at", TimestampTz, nullable=False, server_default=text("clock_timestamp()")),
+    Column("leased_until", TimestampTz),
+    Column("first_delivered_at", TimestampTz),
+    Column("last_delivered_at", TimestampTz),
+    Column("topic_id", Integer, primary_key=True),
+    Column("partition", Integer, primary_key=True),
+    Column("attempts", Integer, CheckConstraint("attempts >= 0"), nullable=False, server_default=text("0")),
+    Column("group_id", Text(collation="C"), primary_key=True),
+    Column("state", Text, nullable=False),
+    Column("worker", Text),
+    Column("last_error", Text),
+    ForeignKeyConstraint(
+        ["group_id", "topic_id", "partition"],
+        [
+            "kafka.delivery_partitions.group_id",
+            "kafka.delivery_partitions.topic_id",
+            "kafka.delivery_partitions.partition",
+        ],
+        ondelete="CASCADE",
+    ),
+    Index(
+        "deliveries_unsettled",
+        "group_id",
+        "topic_id",
+        "partition",
+        "offset",
+        postgresql_where=text("state IN ('available', 'acquired')"),
+    ),
+)
+
+dead_letters = Table(
+    "dead_letters",
+    metadata,
+    Column("dead_letter_id", BigInteger, Identity(always=True), primary_key=True),
+    Column("source_offset", BigInteger, nullable=False),
+    Column("dlq_offset", BigInteger),
+    Column("redriven_offset", BigInteger),
+    Column("first_delivered_at", TimestampTz),
+    Column("last_delivered_at", TimestampTz),
+    Column("died_at", TimestampTz, nullable=False, server_default=Now),
+    Column("redriven_at", TimestampTz),
+    Column("source_partition", Integer, nullable=False),
+    Column("dlq_topic_id", ForeignKey(topics.c.topic_id, ondelete="CASCADE"), nullable=False),
+    Column("dlq_partition", Integer),
+    Column("attempts", Integer, nullable=False),
+    Column("copies", Integer, nullable=False, server_default=text("1")),
+    Column("group_id", Text(collation="C"), nullable=False),
+    Column("source_topic", Text(collation="C"), nullable=False),
+    Column("tenant", Text(collation="C"), nullable=False, server_default=text("''")),
+    Column("idempotency_key", Text(collation="C")),
+    Column("state", Text, nullable=False, server_default=text("'dead'")),
+    Column("last_error", Text, nullable=False),
+    Index(
+        "dead_letters_identity",
+        "group_id",
+        "source_topic",
+        "tenant",
+        "idempotency_key",
+        unique=True,
+        postgresql_where=text("state = 'dead' AND idempotency_key IS NOT NULL"),
+    ),
+    Index("dead_letters_place", "dlq_topic_id", "dlq_partition", "dlq_offset"),
+)
+
+delivery_counters = Table(
+    "delivery_counters",
+    metadata,
+    Column("slot", Integer, primary_key=True, autoincrement=False),
+    Column("retried", BigInteger, nullable=False, server_default=text("0")),
+    Column("timed_out", BigInteger, nullable=False, server_default=text("0")),
+    Column("dead_lettered", BigInteger, nullable=False, server_default=text("0")),
+    Column("redriven", BigInteger, nullable=False, server_default=text("0")),
 )

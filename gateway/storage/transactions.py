@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from gateway.domain.connections import Speaker
+from gateway.domain.connections import Speaker, Spoken
 from gateway.domain.producers import Producer
 from gateway.domain.transactions import State, Transaction
 from gateway.storage.database import Database, Row
 from gateway.storage.database import Transaction as DatabaseTransaction
 from gateway.storage.keys import PartitionKey, ProducerKey
-from gateway.storage.statements import statement
 
 __all__ = [
     "AbortedRange",
@@ -27,12 +26,12 @@ __all__ = [
     "count_open",
     "create",
     "describe",
-    "drop_expired",
     "end",
-    "extend_script",
     "find_name",
+    "find_speakers",
     "find_timed_out",
     "list_all",
+    "list_speakers",
     "load_aborted",
     "load_for_append",
     "load_stats",
@@ -41,7 +40,6 @@ __all__ = [
     "lock_timed_out",
     "raise_epoch",
     "rotate",
-    "share_script",
 ]
 
 
@@ -55,6 +53,8 @@ class Marked(NamedTuple):
     last_stable_offset: int
     leader_epoch: int
     marked_at_ms: int
+    settled_keys: int
+    """How many business keys were done or failed with the transaction, in all partitions together."""
 
 
 class Extent(NamedTuple):
@@ -136,6 +136,20 @@ async def rotate(
     return Producer(producer_id, 0)
 
 
+async def find_speakers(database: Database, transactional_ids: Sequence[str]) -> list[Spoken]:
+    known = [each for each in transactional_ids if "\0" not in each]
+    return _spoken(await database.rows("transactions/find_speakers", transactional_ids=known))
+
+
+async def list_speakers(database: Database, *, limit: int) -> list[Spoken]:
+    """Those of the transactions that changed last."""
+    return _spoken(await database.rows("transactions/list_speakers", limit=limit))
+
+
+def _spoken(rows: list[Row]) -> list[Spoken]:
+    return [Spoken(row[0], Speaker(row[1], row[2]), row[3]) for row in rows]
+
+
 async def change_speaker(source: DatabaseTransaction, transactional_id: str, speaker: Speaker) -> None:
     await source.rows(
         "transactions/change_speaker",
@@ -204,10 +218,6 @@ async def find_name(database: Database, producer_id: int) -> str | None:
     return rows[0][0] if rows else None
 
 
-async def drop_expired(source: DatabaseTransaction, *, expiry_ms: int, step: int) -> None:
-    await source.rows("transactions/drop_expired", expiry_ms=expiry_ms, step=step)
-
-
 async def load_for_append(source: DatabaseTransaction, producer_ids: Iterable[int]) -> dict[int, AppendableTransaction]:
     """The transactions of these producers, shared until the database transaction ends."""
     rows = await source.rows("transactions/load_for_append", producer_ids=list(producer_ids))
@@ -262,27 +272,11 @@ async def load_stats(database: Database) -> Row:
     return row
 
 
-def share_script(extents: Sequence[Extent]) -> str:
-    """The statement that holds the transactions a commit appends to. Integers only."""
-    writing = sorted({(extent.key.producer_id, extent.producer_epoch) for extent in extents})
-    rows = ", ".join(f"({producer_id}::bigint, {epoch})" for producer_id, epoch in writing)
-    return statement("transactions/share_transactions").format(rows=rows, count=len(writing))
-
-
-def extend_script(extents: Sequence[Extent]) -> str:
-    """The statement that extends open transactions by what a commit appends. Integers only."""
-    rows = ", ".join(
-        f"({key.producer_id}::bigint, {key.topic_id}, {key.partition}, {first}::bigint, {last}::bigint)"
-        for key, _, first, last in extents
-    )
-    return statement("transactions/extend_partitions").format(rows=rows, count=len(extents))
-
-
 def _transaction(rows: list[Row]) -> Transaction | None:
     if not rows:
         return None
     producer_id, epoch, state, timeout_ms, previous_epoch, ended_epoch, previous_producer_id = rows[0][:7]
-    speaker_gateway, speaker_connection, age_seconds = rows[0][7:]
+    speaker_gateway, speaker_connection, updated_at_us, age_seconds = rows[0][7:]
     return Transaction(
         Producer(producer_id, epoch),
         State(state),
@@ -291,5 +285,6 @@ def _transaction(rows: list[Row]) -> Transaction | None:
         ended_epoch,
         previous_producer_id,
         None if speaker_gateway is None else Speaker(speaker_gateway, speaker_connection),
+        updated_at_us,
         age_seconds,
     )

@@ -8,6 +8,9 @@ __all__ = [
     "ACTIVE_PRODUCERS",
     "CONNECTIONS",
     "DUPLICATES",
+    "IDEMPOTENCY_KEYS",
+    "IDEMPOTENCY_KEYS_FAILING",
+    "IDEMPOTENCY_KEYS_IN_FLIGHT",
     "MALFORMED",
     "OLDEST_OPEN_TRANSACTION_SECONDS",
     "OPEN_TRANSACTIONS",
@@ -31,6 +34,18 @@ PRODUCED_BYTES = Counter("tablewire_produced_bytes", "Bytes of batches written, 
 DUPLICATES = Counter("tablewire_duplicate_batches", "Retried batches answered with the offset of their first write.")
 SEQUENCE_REFUSALS = Counter(
     "tablewire_sequence_refusals", "Batches refused for their sequence or their producer's epoch.", ["error"]
+)
+IDEMPOTENCY_KEYS = Counter(
+    "tablewire_idempotency_keys",
+    "Business keys of produced records: begun; committed or failed, at once or with a transaction that ended here;"
+    " duplicate records that were not enqueued; records refused because somebody holds their key.",
+    ["outcome"],
+)
+IDEMPOTENCY_KEYS_IN_FLIGHT = Gauge(
+    "tablewire_idempotency_keys_in_flight", "Business keys begun and not done, those of workers included."
+)
+IDEMPOTENCY_KEYS_FAILING = Gauge(
+    "tablewire_idempotency_keys_failing", "Business keys whose last attempt failed, those of workers included."
 )
 PRODUCERS_FENCED = Counter("tablewire_producers_fenced", "InitProducerId requests that named a fenced epoch.")
 ACTIVE_PRODUCERS = Gauge("tablewire_active_producers", "Idempotent producers that wrote in the last five minutes.")

@@ -1,4 +1,4 @@
--- Drop groups that have neither members nor offsets, once they have been so for a while.
+-- Drop groups that have neither members nor offsets nor workers, once they have been so for a while.
 -- Locks: the rows that go.   Returns: how many went.
 WITH gone AS (
     DELETE FROM kafka.groups g
@@ -6,6 +6,7 @@ WITH gone AS (
       AND NOT EXISTS (SELECT FROM kafka.consumer_offsets o WHERE o.group_id = g.group_id)
       AND NOT EXISTS (SELECT FROM kafka.group_members m WHERE m.group_id = g.group_id)
       AND NOT EXISTS (SELECT FROM kafka.transaction_offsets p WHERE p.group_id = g.group_id)
+      AND NOT EXISTS (SELECT FROM kafka.delivery_partitions d WHERE d.group_id = g.group_id)
     RETURNING 1
 )
 SELECT count(*) FROM gone

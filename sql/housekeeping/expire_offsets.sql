@@ -1,6 +1,6 @@
 -- Drop offsets that nobody uses: of an empty group since it became empty, of a group that only stores offsets and of
 -- topics that a stable group of consumers does not read since they were committed. An old client's own expiry comes
--- first. Who reads by pattern may read any topic.
+-- first. Who reads by pattern may read any topic. Workers keep theirs: an effect must not happen again for being old.
 -- Locks: the rows that go.   Returns: how many went.
 WITH gone AS (
     DELETE FROM kafka.consumer_offsets o
@@ -18,6 +18,8 @@ WITH gone AS (
               + %(retention_minutes)s * interval '1 minute')
       AND NOT EXISTS (SELECT FROM kafka.transaction_offsets p
                       WHERE p.group_id = o.group_id AND p.topic_id = o.topic_id AND p.partition = o.partition)
+      AND NOT EXISTS (SELECT FROM kafka.delivery_partitions d
+                      WHERE d.group_id = o.group_id AND d.topic_id = o.topic_id AND d.partition = o.partition)
     RETURNING 1
 )
 SELECT count(*) FROM gone

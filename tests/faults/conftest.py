@@ -39,14 +39,14 @@ class CrashingServer:
     def kill9(self) -> None:
         """End every process of the server at once, as a power cut would."""
         assert self._postgres.pid is not None
-        for pid in (self._postgres.pid, *_children(self._postgres.pid)):
+        for pid in (self._postgres.pid, *children_of(self._postgres.pid)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def kill9_session(self, pid: int) -> None:
         """End one session's process, which must be ours."""
         assert self._postgres.pid is not None
-        if pid in _children(self._postgres.pid):
+        if pid in children_of(self._postgres.pid):
             os.kill(pid, signal.SIGKILL)
 
     def shut_down(self, *, immediate: bool = False) -> None:
@@ -64,7 +64,7 @@ class CrashingServer:
         self._postgres.stop()
 
 
-def _children(pid: int) -> list[int]:
+def children_of(pid: int) -> list[int]:
     found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
     return [int(word) for word in found.stdout.split()]
 

@@ -385,6 +385,44 @@ def test_a_transaction_over_fifty_partitions_and_three_groups_is_all_or_nothing(
             assert [record.value for record in read] == ([b"%d" % partition] if commit else [])
 
 
+@pytest.mark.parametrize("generation", [CLASSIC, KIP_890], ids=lambda generation: generation.name)
+def test_a_batch_over_fifty_partitions_is_in_its_transaction_once_though_its_answer_was_lost(
+    generation: Generation, database_url: str, start_gateway: StartGateway
+) -> None:
+    """The other failpoint that a transaction passes: its batches are committed, and nobody was told."""
+    gateway = start_gateway(database_url, test_failpoint=failpoints.PRODUCE_COMMITTED)
+    with TransactionConnection(gateway.bootstrap, generation) as connection:
+        topic = connection.create_topic("wide", partitions=WIDE)
+        producer = connection.start("id")
+        if not generation.bumps:
+            assert set(connection.add("id", producer, {topic: list(range(WIDE))}).values()) == {NONE}
+        batches = {
+            (topic, partition): transactional_batch([b"%d" % partition], producer, sequence=0)
+            for partition in range(WIDE)
+        }
+        with pytest.raises(ConnectionError):
+            connection.produce("id", batches)
+    wait_for(lambda: gateway.is_running, wanted=False)
+    del gateway.settings[FAILPOINT]
+    gateway.restart()
+    connections = (TransactionConnection(gateway.bootstrap, generation) for _ in range(2))
+    for connection in connections:  # a classic client's second connection is the one listened to
+        with connection, suppress(ConnectionError):
+            assert {outcome.code for outcome in connection.produce("id", batches).values()} == {NONE}
+            for number in range(GROUPS):
+                offsets = {(topic, partition): 7 for partition in range(WIDE)}
+                if not generation.bumps:
+                    assert connection.add_offsets("id", producer, f"group-{number}") == NONE
+                assert set(connection.commit_offsets("id", producer, f"group-{number}", offsets).values()) == {NONE}
+            assert connection.end("id", producer, commit=True)[0] == NONE
+            break
+    with psycopg.connect(database_url) as database:
+        rows = database.execute("SELECT partition, value FROM kafka.committed_messages ORDER BY 1").fetchall()
+        (offsets_there,) = database.execute("SELECT count(*) FROM kafka.consumer_offsets").fetchall()
+    assert rows == [(partition, b"%d" % partition) for partition in range(WIDE)]
+    assert offsets_there == (WIDE * GROUPS,)
+
+
 # --- the database is away --------------------------------------------------------------------
 
 COORDINATOR_NOT_AVAILABLE = 15

@@ -26,6 +26,7 @@ from gateway.protocol.batches import BatchLimits, decode_produced
 from gateway.storage.database import Database
 from gateway.storage.keys import PartitionKey
 from gateway.storage.log import PartitionState
+from gateway.storage.script_socket import ScriptSocket
 from tests.support.auditor import require_nothing_held
 from tests.support.handmade import StoredRow, make_batch, stored_rows
 
@@ -53,8 +54,17 @@ class Gateway:
             return (await self.submit(key, values, **identity)).base_offset
 
 
-@pytest.fixture
-async def start(database_url: str) -> AsyncIterator[Callable[..., Any]]:
+async def as_behind_a_pooler(_: Any) -> None:
+    return None
+
+
+@pytest.fixture(params=[True, False], ids=["direct", "pooled"])
+async def start(
+    database_url: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Callable[..., Any]]:
+    """Gateways whose commits are sent at once, and such as a pooler needs."""
+    if not request.param:
+        monkeypatch.setattr(ScriptSocket, "of", as_behind_a_pooler)
     async with AsyncExitStack() as stack:
 
         async def start(*, url: str = database_url, timeout_ms: int = 10_000) -> Gateway:
@@ -138,6 +148,20 @@ async def test_partition_that_another_gateway_moved_is_read_again(
     assert await values_of(database_url) == [b"0", b"1", b"2", b"3", b"4"]
     # Consumers are told of what was written, never of duplicates.
     assert [batch[:2] for written in one.written for batch in written.batches] == [(0, 1), (1, 2), (4, 5)]
+
+
+async def test_what_was_sent_for_a_partition_that_had_moved_is_thrown_away(
+    start: Callable[..., Any], key: PartitionKey, database_url: str
+) -> None:
+    # More than the sockets hold: the server has refused before it came to the data.
+    one, other = await start(), await start()
+    values = [bytes([number]) * 900_000 for number in range(8)]
+    assert await one.append(key, [b"first"]) == 0
+    assert await other.append(key, [b"second"]) == 1
+    async with asyncio.timeout(TIMEOUT_S):
+        done = [one.submit(key, [value]) for value in values]
+        assert [(await each).base_offset for each in done] == list(range(2, 10))
+    assert [row.value for row in stored_rows(database_url, TOPIC)] == [b"first", b"second", *values]
 
 
 async def test_duplicate_in_memory_is_not_believed_after_a_newer_epoch_came_through_another_gateway(

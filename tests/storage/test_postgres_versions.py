@@ -11,7 +11,8 @@ import confluent_kafka
 import psycopg
 import pytest
 
-from gateway.storage.schema import check_schema, migrate, schema_differences
+from gateway.storage.migrations import schema_differences
+from gateway.storage.schema import check_schema, migrate
 from tests.support.gateway_process import GatewayProcess
 from tests.support.handmade import HandmadeProducer, make_batch, stored_rows
 from tests.support.kafka_clients import ConfluentKafka

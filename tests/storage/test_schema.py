@@ -12,10 +12,14 @@ from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
+from alembic.script import ScriptDirectory
 from psycopg import errors, sql
 
 from gateway.errors import StartupError
-from gateway.storage.schema import check_schema, migrate, migration_sql, schema_differences
+from gateway.pipeline.cuts import fix_cut
+from gateway.resources import migrations_dir
+from gateway.storage.migrations import schema_differences
+from gateway.storage.schema import check_schema, head_version, migrate, migration_sql
 from tests.support.attack import Target
 from tests.support.gateway_process import GatewayProcess
 from tests.support.schema_dump import DUMPED_MAJOR, SCHEMA_FILE, dump_schema
@@ -30,6 +34,9 @@ REFUSED_TO_READERS: tuple[LiteralString, ...] = (
     "INSERT INTO kafka.cluster DEFAULT VALUES",
     "SELECT kafka.create_topic_storage(99)",
     "SELECT kafka.drop_topic_storage(99)",
+    "SELECT kafka.state_put('read', 'k', 'v', 2)",
+    "SELECT kafka.pipeline_begin('read')",
+    "DELETE FROM kafka.state",
 )
 
 
@@ -38,6 +45,10 @@ def test_a_migrated_database_passes_the_check_and_needs_no_sql(database_url: str
     assert migration_sql(database_url) == ""
     migrate(database_url)
     check_schema(database_url)
+
+
+def test_the_last_file_is_alembics_head() -> None:
+    assert ScriptDirectory(str(migrations_dir())).get_current_head() == head_version()
 
 
 def test_a_database_without_the_schema_is_refused(empty_database_url: str) -> None:
@@ -247,6 +258,11 @@ def test_a_gateway_serves_as_a_member_of_tablewire_gateway(superuser_url: str | 
             connection.execute("CREATE TABLE kafka.mine ()")
         with pytest.raises(errors.InsufficientPrivilege), psycopg.connect(as_gateway) as connection:
             connection.execute("DROP TABLE kafka.messages")
+        with psycopg.connect(as_gateway) as connection:
+            connection.execute("SELECT kafka.state_create('mine', 'sealed', 'pipeline')")
+            connection.execute("SELECT kafka.state_put('mine', 'k', 'v', 1), kafka.state_seal('mine', 1)")
+            connection.execute("SELECT kafka.pipeline_commit('pipeline', 1, '{}', '{}', '{}')")
+            connection.execute("SELECT kafka.pipeline_go_back('pipeline', 0)")
         with GatewayProcess(as_gateway, directory=tmp_path) as process:
             target = Target(process)
             target.require_service()
@@ -260,11 +276,16 @@ def test_a_reader_sees_committed_records_and_changes_nothing(superuser_url: str 
     with migrated_by(superuser_url, "CREATEROLE NOSUPERUSER") as (owner, member_of):
         with psycopg.connect(owner) as connection:
             add_topic(connection, "read", records=3)
+            connection.execute("SELECT kafka.state_create('read'), kafka.state_put('read', 'k', '[1]', 1)")
         as_reader = member_of("tablewire_reader")
         with psycopg.connect(as_reader, autocommit=True) as reader:
             assert reader.execute("SELECT count(*) FROM kafka.committed_messages").fetchall() == [(6,)]
+            assert fix_cut(reader, "read").size == 6
+            assert reader.execute("SELECT * FROM kafka.find_torn('{1}', '{0}', '{0}', '{2}')").fetchall() == []
             for view in ("partition_offsets", "topic_sizes"):
                 assert reader.execute(sql.SQL("SELECT * FROM kafka.{}").format(sql.Identifier(view))).fetchall()
+            (value,) = reader.execute("SELECT kafka.state_json(kafka.state_get('read', 'k'))").fetchall()
+            assert value == ([1],)
             for refused in REFUSED_TO_READERS:
                 with pytest.raises(errors.InsufficientPrivilege):
                     reader.execute(refused)

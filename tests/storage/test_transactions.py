@@ -22,6 +22,7 @@ from gateway.errors import KafkaError
 from gateway.storage import transactions as storage
 from gateway.storage.database import Database
 from gateway.storage.keys import PartitionKey, ProducerKey
+from gateway.storage.log import advance_script
 from gateway.storage.transactions import AbortedRange, Extent, Marked, PendingOffset
 from tests.support.waiting import wait_for
 from tests.unit.domain.test_transactions import NOBODY, Server
@@ -96,8 +97,7 @@ def write(session: Connection, producer_id: int, topic_id: int, partition: int, 
             [count, topic_id, partition],
         ).fetchall()
         extent = Extent(ProducerKey(*key, producer_id), 0, next_offset - count, next_offset - 1)
-        session.execute(storage.share_script([extent]).encode())
-        session.execute(storage.extend_script([extent]).encode())
+        session.execute(advance_script([], [extent], locked=False).encode())
 
 
 def end(session: Connection, producer_id: int, *, commit: bool, next_epoch: int = 0) -> list[tuple[Any, ...]]:
@@ -198,10 +198,9 @@ def test_the_end_waits_for_an_append_and_takes_it_along(
     extent = Extent(ProducerKey(topic_id, 0, PRODUCER), 0, 1, 3)
     with connect() as appending, connect() as ending, ThreadPoolExecutor(1) as pool:
         with appending.transaction():
-            appending.execute(storage.share_script([extent]).encode())
+            appending.execute(advance_script([], [extent], locked=False).encode())
             ended = pool.submit(end, ending, PRODUCER, commit=True)
             wait_for(lambda: waiting(session), 1)
-            appending.execute(storage.extend_script([extent]).encode())
             appending.execute(
                 "UPDATE kafka.partitions SET next_offset = 4 WHERE topic_id = %s AND partition = 0", [topic_id]
             )
@@ -217,23 +216,25 @@ def test_an_append_waits_for_the_end_and_is_undone(
     with connect() as appending, connect() as ending, ThreadPoolExecutor(1) as pool:
         with ending.transaction():
             end(ending, PRODUCER, commit=True)
-            shared = pool.submit(appending.execute, storage.share_script([extent]).encode())
+            shared = pool.submit(appending.execute, advance_script([], [extent], locked=False).encode())
             wait_for(lambda: waiting(session), 1)
-        with pytest.raises(psycopg.errors.DivisionByZero):
+        with pytest.raises(psycopg.Error, match="is not open"):
             shared.result(10)
-        with pytest.raises(psycopg.errors.DivisionByZero):
-            appending.execute(storage.extend_script([extent]).encode())
+        with pytest.raises(psycopg.Error, match="is not in the transaction"):
+            appending.execute(advance_script([], [extent], locked=True).encode())
 
 
 def test_appends_of_one_transaction_do_not_wait_for_each_other(
     connect: Callable[[], AbstractContextManager[Connection]], session: Connection, topic_id: int
 ) -> None:
     begin(session, PRODUCER)
-    write(session, PRODUCER, topic_id, 0)
+    for partition in (0, 1):
+        write(session, PRODUCER, topic_id, partition)
     with connect() as first, connect() as second, first.transaction(), second.transaction():
-        for connection in (first, second):
+        for partition, connection in enumerate((first, second)):
             connection.execute("SET LOCAL lock_timeout = '2s'")
-            connection.execute(storage.share_script([Extent(ProducerKey(topic_id, 0, PRODUCER), 0, 1, 1)]).encode())
+            extent = Extent(ProducerKey(topic_id, partition, PRODUCER), 0, 1, 1)
+            connection.execute(advance_script([], [extent], locked=False).encode())
 
 
 def test_ends_over_the_same_partitions_do_not_deadlock(
@@ -264,7 +265,6 @@ def _transactions(database: Database, *, on_marked: Callable[[Marked, bytes], No
         database,
         max_timeout_ms=900_000,
         max_open_per_client=100,
-        id_expiry_ms=3_600_000,
         on_marked=on_marked or (lambda *_: None),
         connections=NewestConnections(gateway=1),
     )

@@ -57,6 +57,7 @@ public class JavaClient {
     static Object run(JsonNode c) throws Exception {
         return switch (c.get("command").asText()) {
             case "produce" -> produce(c);
+            case "produce_again" -> produceAgain(c);
             case "consume" -> consume(c);
             case "positions" -> positions(c);
             case "create_topics" -> createTopics(c);
@@ -78,30 +79,48 @@ public class JavaClient {
     // --- producer and consumer ---------------------------------------------------------------
 
     static Object produce(JsonNode c) throws Exception {
-        Properties settings = settings(c);
-        List<Object> results = new ArrayList<>();
         try (Producer<byte[], byte[]> producer =
-                new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer())) {
-            List<Future<RecordMetadata>> sent = new ArrayList<>();
-            for (JsonNode r : c.get("records")) {
-                ProducerRecord<byte[], byte[]> record = new ProducerRecord<>(
-                        r.get("topic").asText(),
-                        r.hasNonNull("partition") ? Integer.valueOf(r.get("partition").asInt()) : null,
-                        r.hasNonNull("timestamp") ? Long.valueOf(r.get("timestamp").asLong()) : null,
-                        bytes(r.get("key")),
-                        bytes(r.get("value")));
-                for (JsonNode h : r.path("headers")) record.headers().add(h.get(0).asText(), bytes(h.get(1)));
-                sent.add(producer.send(record));
+                new KafkaProducer<>(settings(c), new ByteArraySerializer(), new ByteArraySerializer())) {
+            return send(producer, c.get("records"));
+        }
+    }
+
+    // What was refused for another record's sake is sent once more by the same producer: both answers.
+    static Object produceAgain(JsonNode c) throws Exception {
+        try (Producer<byte[], byte[]> producer =
+                new KafkaProducer<>(settings(c), new ByteArraySerializer(), new ByteArraySerializer())) {
+            List<Map<String, Object>> first = send(producer, c.get("records"));
+            List<JsonNode> again = new ArrayList<>();
+            for (int i = 0; i < first.size(); i++) {
+                Object error = first.get(i).get("error");
+                if (error != null && !error.equals("InvalidRecordException")) again.add(c.get("records").get(i));
             }
-            producer.flush();
-            for (Future<RecordMetadata> future : sent) {
-                try {
-                    RecordMetadata done = future.get();
-                    results.add(Map.of(
-                            "partition", done.partition(), "offset", done.offset(), "timestamp", done.timestamp()));
-                } catch (ExecutionException failure) {
-                    results.add(describe(failure));
-                }
+            return List.of(first, send(producer, again));
+        }
+    }
+
+    static List<Map<String, Object>> send(Producer<byte[], byte[]> producer, Iterable<JsonNode> records)
+            throws Exception {
+        List<Future<RecordMetadata>> sent = new ArrayList<>();
+        for (JsonNode r : records) {
+            ProducerRecord<byte[], byte[]> record = new ProducerRecord<>(
+                    r.get("topic").asText(),
+                    r.hasNonNull("partition") ? Integer.valueOf(r.get("partition").asInt()) : null,
+                    r.hasNonNull("timestamp") ? Long.valueOf(r.get("timestamp").asLong()) : null,
+                    bytes(r.get("key")),
+                    bytes(r.get("value")));
+            for (JsonNode h : r.path("headers")) record.headers().add(h.get(0).asText(), bytes(h.get(1)));
+            sent.add(producer.send(record));
+        }
+        producer.flush();
+        List<Map<String, Object>> results = new ArrayList<>();
+        for (Future<RecordMetadata> future : sent) {
+            try {
+                RecordMetadata done = future.get();
+                results.add(
+                        Map.of("partition", done.partition(), "offset", done.offset(), "timestamp", done.timestamp()));
+            } catch (ExecutionException failure) {
+                results.add(describe(failure));
             }
         }
         return results;

@@ -11,14 +11,28 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 BATCH, PAUSE_S, SESSION_MS = 30, 0.03, 3_000
+ATTEMPTS = 5
 
 
 def say(text: str) -> None:
     os.write(1, f"{text}\n".encode())
+
+
+def insist(call: Callable[[], object]) -> None:
+    """Call again what may be called again, as librdkafka's manual says: its own patience is shorter than ours."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            call()
+        except KafkaException as refused:
+            if not refused.args[0].retriable() or attempt == ATTEMPTS:
+                raise
+        else:
+            return
 
 
 def rewind(consumer: Consumer) -> None:
@@ -29,8 +43,17 @@ def rewind(consumer: Consumer) -> None:
 
 def run(bootstrap: str, group: str, source: str, target: str, transactional_id: str, stop: threading.Event) -> None:
     """Until told to stop, or until the producer is beyond help."""
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": transactional_id, "log_level": 2})
-    producer.init_transactions(20)
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "transactional.id": transactional_id,
+            # With the default, "rebootstrap", librdkafka 2.16 may wait for ever for a broker that it has forgotten:
+            # docs/transactions.md.
+            "metadata.recovery.strategy": "none",
+            "log_level": 2,
+        }
+    )
+    insist(lambda: producer.init_transactions(20))
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -58,15 +81,16 @@ def run(bootstrap: str, group: str, source: str, target: str, transactional_id: 
                 time.sleep(PAUSE_S)
                 positions = {one.partition(): one.offset() + 1 for one in messages}
                 offsets = [TopicPartition(source, *one) for one in positions.items()]
-                producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), 20)
-                producer.commit_transaction(20)
+                member = consumer.consumer_group_metadata()
+                insist(lambda: producer.send_offsets_to_transaction(offsets, member, 20))  # noqa: B023
+                insist(lambda: producer.commit_transaction(20))
                 say(f"committed {len(messages)}")
             except KafkaException as refused:
                 if not refused.args[0].txn_requires_abort():
                     say(f"lost {refused}")
                     return
                 say(f"again {refused}")
-                producer.abort_transaction(20)
+                insist(lambda: producer.abort_transaction(20))
                 rewind(consumer)
     finally:
         consumer.close()

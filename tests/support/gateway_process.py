@@ -79,12 +79,15 @@ class GatewayProcess:
         directory: Path,
         name: str = "gateway",
         settings: dict[str, str] | None = None,
+        prelude: str = "",
     ) -> None:
+        """`prelude` is Python that the process runs first."""
         self.database_url = database_url
         self.port = free_port()
         self.http_port = free_port()
         self.node_id = next(NODE_IDS)
         self.settings = settings or {}
+        self._prelude = prelude
         self.log_path = directory / f"{name}.log"
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
@@ -113,7 +116,7 @@ class GatewayProcess:
         assert not self.is_running, "the gateway runs already"
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", COMMAND, "serve"],
+                [sys.executable, "-c", f"{self._prelude}\n{COMMAND}", "serve"],
                 # Not the repository: a tablewire.toml there is the user's, not the test's.
                 cwd=self._directory,
                 env=self._environment(),

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -54,6 +55,7 @@ class Worker:
     def __init__(self, client: str, bootstrap: str, group: str, topic: str, *, assignor: str = "range") -> None:
         self.client = client
         self.events: list[Event] = []
+        self.errors: deque[str] = deque(maxlen=200)
         if client == "java":
             names = {"range": "RangeAssignor", "cooperative-sticky": "CooperativeStickyAssignor"}
             strategy = f"org.apache.kafka.clients.consumer.{names[assignor]}" if assignor in names else assignor
@@ -69,10 +71,11 @@ class Worker:
             }
             command = [sys.executable, "-m", "tests.support.group_worker", json.dumps(options)]
         self.process = subprocess.Popen(
-            command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+        threading.Thread(target=self._read_errors, daemon=True).start()
 
     def add(self, members: int = 1) -> None:
         self._write("+\n" * members)
@@ -120,6 +123,10 @@ class Worker:
         assert self.process.stdin is not None
         self.process.stdin.write(text)
         self.process.stdin.flush()
+
+    def _read_errors(self) -> None:
+        assert self.process.stderr is not None
+        self.errors.extend(line.rstrip() for line in self.process.stderr)
 
     def _read(self) -> None:
         assert self.process.stdout is not None

@@ -101,7 +101,11 @@ def run_kafka_python(options: dict[str, Any], stop: threading.Event) -> None:
     )
     consumer.subscribe([options["topic"]], listener=Listener())
     while not stop.is_set():
-        found = consumer.poll(timeout_ms=POLL_MS)
+        try:
+            found = consumer.poll(timeout_ms=POLL_MS)
+        except KafkaError as error:  # a connection that was refused comes out here now and then: it is polled again
+            print(repr(error), file=sys.stderr)
+            continue
         records = [one for many in found.values() for one in many]
         if not records:
             continue

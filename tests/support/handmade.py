@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import psycopg
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from tests.support.wire_client import CLIENT_ID, WireClient, _build, message_class
+from tests.support.wire_client import WireClient, message_class
 
 PRODUCE_VERSION = 12
 
@@ -82,21 +82,26 @@ class HandmadeProducer(WireClient):
 
     def send_produce(self, batches: dict[tuple[str, int], bytes], *, version: int = PRODUCE_VERSION) -> None:
         """Send without waiting for the answer."""
+        self.send_frame(self.frame_produce(batches, version=version))
+
+    def frame_produce(self, batches: dict[tuple[str, int], bytes], *, version: int = PRODUCE_VERSION) -> bytes:
+        """The request as it goes over the wire."""
         topics: dict[str, list[dict[str, Any]]] = {}
         for (topic, partition), records in batches.items():
             topics.setdefault(topic, []).append({"index": partition, "records": records})
-        fields = {
-            "transactional_id": None,
-            "acks": -1,
-            "timeout_ms": 20_000,
-            "topic_data": [{"name": topic, "partition_data": partitions} for topic, partitions in topics.items()],
-        }
-        request = _build(message_class("ProduceRequest"), fields, version)
-        self._correlation_id += 1
-        request.with_header(correlation_id=self._correlation_id, client_id=CLIENT_ID)
-        self._socket.sendall(request.encode(version=version, header=True, framed=True))
+        return self.frame(
+            "Produce",
+            version,
+            transactional_id=None,
+            acks=-1,
+            timeout_ms=20_000,
+            topic_data=[{"name": topic, "partition_data": partitions} for topic, partitions in topics.items()],
+        )
 
-    def receive_produce(self, *, version: int = PRODUCE_VERSION) -> dict[tuple[str, int], Outcome]:
+    def send_frame(self, frame: bytes) -> None:
+        self._socket.sendall(frame)
+
+    def receive_frame(self) -> bytes:
         """The answer to the oldest request that has none yet. ConnectionError when the gateway is gone."""
         head = self._stream.read(4)
         if len(head) < 4:
@@ -105,31 +110,18 @@ class HandmadeProducer(WireClient):
         frame = self._stream.read(size)
         if len(frame) < size:
             raise ConnectionError("the connection was closed in the middle of an answer")
+        return frame
+
+    def receive_produce(self, *, version: int = PRODUCE_VERSION) -> dict[tuple[str, int], Outcome]:
+        return self.decode_produce(self.receive_frame(), version=version)
+
+    def decode_produce(self, frame: bytes, *, version: int = PRODUCE_VERSION) -> dict[tuple[str, int], Outcome]:
         answer = message_class("ProduceResponse").decode(frame, version=version, header=True).to_dict()
         return {
             (topic["name"], one["index"]): Outcome(one["error_code"], one["base_offset"], one["log_append_time_ms"])
             for topic in answer["responses"]
             for one in topic["partition_responses"]
         }
-
-    def create_topic(self, name: str, *, partitions: int = 1, **configs: str) -> str:
-        answer = self.call(
-            "CreateTopics",
-            7,
-            topics=[
-                {
-                    "name": name,
-                    "num_partitions": partitions,
-                    "replication_factor": 1,
-                    "assignments": [],
-                    "configs": [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()],
-                }
-            ],
-            timeout_ms=20_000,
-            validate_only=False,
-        )
-        assert answer["topics"][0]["error_code"] == 0, answer
-        return name
 
 
 def stored_rows(database_url: str, topic: str) -> list[StoredRow]:

@@ -414,18 +414,6 @@ class TransactionConnection(WireClient):
     def end_offset(self, topic: str, *, partition: int = 0, isolation: int = READ_COMMITTED) -> int:
         return self.list_offset(topic, -1, partition=partition, isolation=isolation)
 
-    def create_topic(self, name: str, *, partitions: int = 1) -> str:
-        entry = {
-            "name": name,
-            "num_partitions": partitions,
-            "replication_factor": 1,
-            "assignments": [],
-            "configs": [],
-        }
-        answer = self.call("CreateTopics", 5, topics=[entry], timeout_ms=20_000, validate_only=False)
-        assert answer["topics"][0]["error_code"] == NONE, answer
-        return name
-
 
 def _filtered(
     records: bytes, aborted: Sequence[tuple[int, int]], start: int, isolation: int

@@ -20,6 +20,8 @@ from typing import Any
 KAFKA_VERSION = "4.3.1"
 CLASSIC_VERSION = "3.9.1"
 """The last line of clients that does not speak KIP-890."""
+STREAMS = f"{KAFKA_VERSION}-streams"
+"""Kafka Streams and what it needs, apart from the native library of a state store that the tests do not use."""
 SLF4J_VERSION = "1.7.36"
 
 TOPICS = "org.apache.kafka.tools.TopicCommand"
@@ -85,6 +87,20 @@ CLASSIC_DEPENDENCIES = (
 )
 
 
+STREAMS_DEPENDENCIES = (
+    ("org.apache.kafka", "kafka-streams", KAFKA_VERSION),
+    ("org.slf4j", "slf4j-simple", SLF4J_VERSION),
+)
+
+JAR_SETS = {KAFKA_VERSION: DEPENDENCIES, CLASSIC_VERSION: CLASSIC_DEPENDENCIES, STREAMS: STREAMS_DEPENDENCIES}
+
+DEPENDENCY = """\
+    <dependency>
+      <groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>
+      <exclusions><exclusion><groupId>org.rocksdb</groupId><artifactId>rocksdbjni</artifactId></exclusion></exclusions>
+    </dependency>"""
+
+
 def jar_directory(kafka_version: str = KAFKA_VERSION) -> Path:
     """Kafka's jars in the user's cache, fetched on first use."""
     for command in ("java", "javac", "mvn"):
@@ -95,11 +111,7 @@ def jar_directory(kafka_version: str = KAFKA_VERSION) -> Path:
     complete = directory / ".complete"
     if not complete.exists():
         directory.mkdir(parents=True, exist_ok=True)
-        dependencies = "\n".join(
-            f"    <dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
-            f"<version>{version}</version></dependency>"
-            for group, artifact, version in (CLASSIC_DEPENDENCIES if kafka_version == CLASSIC_VERSION else DEPENDENCIES)
-        )
+        dependencies = "\n".join(DEPENDENCY.format(*one) for one in JAR_SETS[kafka_version])
         (directory / "pom.xml").write_text(POM.format(dependencies=dependencies))
         fetched = subprocess.run(
             [

@@ -14,7 +14,7 @@ from pathlib import Path
 from gateway.resources import sql_dir
 from gateway.storage.embedded import EmbeddedPostgres
 from gateway.storage.embedded_home import packaged_programs
-from gateway.storage.schema import SCHEMA, migrate
+from gateway.storage.migrations import SCHEMA, migrate
 
 SCHEMA_FILE = sql_dir() / "schema.sql"
 DUMPED_MAJOR = 18

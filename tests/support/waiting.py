@@ -9,9 +9,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_for(read: Callable[[], T], wanted: T, *, timeout_s: float = 15.0) -> None:
-    """Read until the value is `wanted`; after the timeout, fail with the last value read."""
+def wait_for(
+    read: Callable[[], T], wanted: T, *, timeout_s: float = 15.0, explain: Callable[[], str] = lambda: ""
+) -> None:
+    """Read until the value is `wanted`; after the timeout, fail with the last value read and what `explain` tells."""
     deadline = time.monotonic() + timeout_s
     while (value := read()) != wanted:
-        assert time.monotonic() < deadline, f"after {timeout_s} s still {value!r}, not {wanted!r}"
+        assert time.monotonic() < deadline, f"after {timeout_s} s still {value!r}, not {wanted!r}\n{explain()}"
         time.sleep(0.05)

@@ -32,11 +32,8 @@ class WireClient:
 
     def call(self, api: str, version: int, **fields: Any) -> dict[str, Any]:
         """Send `<api>Request`; nested structs are given as dicts. Returns the answer as plain values."""
-        request_class, response_class = message_class(f"{api}Request"), message_class(f"{api}Response")
-        self._correlation_id += 1
-        request = _build(request_class, fields, version)
-        request.with_header(correlation_id=self._correlation_id, client_id=CLIENT_ID)
-        self._socket.sendall(request.encode(version=version, header=True, framed=True))
+        response_class = message_class(f"{api}Response")
+        self._socket.sendall(self.frame(api, version, **fields))
         head = self._stream.read(4)
         assert len(head) == 4, f"the connection was closed instead of answering {api} v{version}"
         (size,) = struct.unpack(">i", head)
@@ -46,6 +43,20 @@ class WireClient:
         assert response.header.correlation_id == self._correlation_id
         assert response.encode(header=True) == frame, "bytes follow the answer"
         return response.to_dict()  # type: ignore[no-any-return]
+
+    def frame(self, api: str, version: int, **fields: Any) -> bytes:
+        """`<api>Request` as it goes over the wire, for the next answer."""
+        request = _build(message_class(f"{api}Request"), fields, version)
+        self._correlation_id += 1
+        request.with_header(correlation_id=self._correlation_id, client_id=CLIENT_ID)
+        return request.encode(version=version, header=True, framed=True)  # type: ignore[no-any-return]
+
+    def create_topic(self, name: str, *, partitions: int = 1, **configs: str) -> str:
+        """A new topic; the configs' names with underscores for dots."""
+        entry = new_topic_entry(name, partitions, **configs)
+        answer = self.call("CreateTopics", 7, topics=[entry], timeout_ms=20_000, validate_only=False)
+        assert answer["topics"][0]["error_code"] == 0, answer
+        return name
 
     def close(self) -> None:
         self._stream.close()

@@ -57,7 +57,9 @@ class Workload:
         deadline = time.monotonic() + timeout_s
         while any(history.acknowledged_count < one for history, one in zip(self.histories, wanted, strict=True)):
             assert time.monotonic() < deadline, (
-                f"no {count} more records were acknowledged in {timeout_s} s: {self.histories[0].failures}"
+                f"no {count} more records were acknowledged in {timeout_s} s: "
+                f"{[(history.name, history.acknowledged_count, history.failures) for history in self.histories]}, "
+                f"wanted {wanted}"
             )
             time.sleep(0.01)
 

@@ -195,3 +195,27 @@ def test_every_setting_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
     names = [name.replace("_", ".") for name in Settings.model_fields]
     assert [name for name in names if f"`{name}`" not in page] == []
+
+
+def test_workers_take_the_next_ports_and_node_ids() -> None:
+    settings = load_settings(
+        {"listen": "[::1]:9092", "advertised": "kafka.example:19092", "http_listen": "127.0.0.1:0", "node_id": 5}
+    )
+    third = settings.for_worker(2)
+    assert (third.listen, third.advertised, third.node_id) == ("[::1]:9094", "kafka.example:19094", 7)
+    assert third.http_listen == "127.0.0.1:0", "any free port is any free port for each"
+    assert settings.for_worker(0) == settings
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"listen": "127.0.0.1:65534"}, "not so many ports from that of listen upwards"),
+        ({"advertised": "kafka.example:65535"}, "not so many ports from that of advertised upwards"),
+        ({"http_listen": "127.0.0.1:65534"}, "not so many ports from that of http.listen upwards"),
+        ({"node_id": 2**31 - 2}, "not so many node ids from node.id upwards"),
+    ],
+)
+def test_workers_need_room_above_the_first(given: dict[str, object], reason: str) -> None:
+    with pytest.raises(SettingsError, match=rf"--workers: 3 cannot be used: there are {reason}"):
+        load_settings({**given, "workers": 3})

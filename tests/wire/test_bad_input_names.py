@@ -12,16 +12,19 @@ from kafka.record import MemoryRecords
 from tests.support.attack import Sent, Target, fetch_on, make_batch, with_payload
 from tests.support.gateway_process import GatewayProcess
 from tests.support.raw_connection import decode_answer, request_frame
+from tests.support.waiting import wait_for
 
 UNKNOWN_TOPIC = 3
 INVALID_TOPIC = 17
+INVALID_GROUP_ID = 24
+INVALID_REQUEST = 42
 INVALID_RECORD = 87
 
 
 @pytest.fixture(scope="module")
-def target(clients_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+def target(module_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     directory: Path = tmp_path_factory.mktemp("bad-names")
-    with GatewayProcess(clients_database_url, directory=directory) as process:
+    with GatewayProcess(module_database_url, directory=directory) as process:
         target = Target(process)
         target.require_service()
         yield target
@@ -91,6 +94,65 @@ def test_any_client_id_may_ask_for_a_producer_id(target: Target, client_id: str 
     target.process.require_clean_log()
 
 
+def commit_offset(target: Target, group: str, metadata: str) -> int:
+    partition = {
+        "partition_index": 0,
+        "committed_offset": 1,
+        "committed_leader_epoch": -1,
+        "committed_metadata": metadata,
+    }
+    topics = [{"name": target.topic, "partitions": [partition]}]
+    with target.connect() as connection:
+        answer = connection.call(
+            "OffsetCommit",
+            8,
+            group_id=group,
+            generation_id_or_member_epoch=-1,
+            member_id="",
+            group_instance_id=None,
+            topics=topics,
+        )
+    code: int = answer["topics"][0]["partitions"][0]["error_code"]
+    return code
+
+
+def committed_offsets(target: Target) -> list[tuple[Any, ...]]:
+    return target.rows("SELECT group_id, metadata FROM kafka.consumer_offsets ORDER BY 1")
+
+
+def test_a_group_or_metadata_with_nul_is_refused(target: Target) -> None:
+    before = committed_offsets(target)
+    with target.unharmed():
+        assert commit_offset(target, "a\0b", "") == INVALID_GROUP_ID
+        assert commit_offset(target, "bad-group", "a\0b") == INVALID_REQUEST
+        for changed in ({"group_id": "a\0b"}, {"group_instance_id": "a\0b"}, {"protocol_type": "a\0b"}):
+            assert join(target, **changed) in (INVALID_GROUP_ID, INVALID_REQUEST)
+        assert join(target, protocols=[{"name": "a\0b", "metadata": b""}]) == INVALID_REQUEST
+    assert committed_offsets(target) == before
+
+
+@pytest.mark.parametrize("text", ["'; DROP TABLE kafka.topics;--", '"', "%s {rows} \\", "日本 😀", "\n\t"])
+def test_a_group_and_metadata_may_be_any_other_text(target: Target, text: str) -> None:
+    assert commit_offset(target, f"bad-{text}", text) == 0
+    assert (f"bad-{text}", text) in committed_offsets(target)
+    target.process.require_clean_log()
+
+
+def join(target: Target, **changed: Any) -> int:
+    fields: dict[str, Any] = {
+        "group_id": "bad-join",
+        "session_timeout_ms": 10_000,
+        "rebalance_timeout_ms": 10_000,
+        "member_id": "",
+        "group_instance_id": None,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b""}],
+    }
+    with target.connect() as connection:
+        code: int = connection.call("JoinGroup", 7, **(fields | changed))["error_code"]
+    return code
+
+
 # --- P12: names of topics -------------------------------------------------------------------
 
 INVALID_NAMES = {
@@ -158,6 +220,9 @@ def test_a_topic_may_have_this_name(target: Target, name: str) -> None:
     with target.connect() as connection:
         deleted = connection.call("DeleteTopics", 5, topic_names=[name], timeout_ms=20_000)
     assert deleted["responses"][0]["error_code"] == 0
+    tables = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'kafka.messages'::regclass"
+    # Its rows are gone: whoever counts rows next must not count them.
+    wait_for(lambda: target.rows(tables) == target.rows("SELECT count(*) FROM kafka.topics"), wanted=True)
 
 
 def test_names_that_differ_in_dot_and_underscore_collide(target: Target) -> None:

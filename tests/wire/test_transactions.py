@@ -20,6 +20,7 @@ import psycopg
 import pytest
 
 from tests.conftest import _scratch_database as scratch_database
+from tests.support.attack import bounded_memory, fetch_fields
 from tests.support.gateway_process import GatewayProcess
 from tests.support.group_member import ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, UNKNOWN_MEMBER_ID, Member
 from tests.support.handmade import OLD_DUPLICATE, OUT_OF_ORDER, Outcome, make_batch
@@ -34,6 +35,7 @@ from tests.support.handmade_transactions import (
     NONE,
     OLD_EPOCH,
     OLDEST,
+    READ_COMMITTED,
     READ_UNCOMMITTED,
     WRONG_MAPPING,
     Generation,
@@ -43,6 +45,7 @@ from tests.support.handmade_transactions import (
     transactional_batch,
 )
 from tests.support.proxy import END_TXN, Fault, Proxy
+from tests.support.raw_connection import RawConnection, decode_answer
 from tests.support.waiting import wait_for
 
 LAST_EPOCH = 32766
@@ -314,6 +317,34 @@ def test_an_open_transaction_holds_back_the_last_stable_offset_and_nothing_else(
     assert slow.end(commit=True) == NONE
     require_seen(through, topic, [b"p0", b"s1", b"q0", b"q2", b"p1"])
     assert offsets_of(through.database_url, topic) == (0, 10, 10)
+
+
+def test_short_transactions_beside_a_long_one_are_seen_together_when_it_ends(
+    gateways: list[GatewayProcess],
+    connect: Callable[..., TransactionConnection],
+    generation: Generation,
+    name: str,
+    new_topic: Callable[..., str],
+) -> None:
+    """T16: they end at once; a consumer that waits behind the long one is woken by its end, not by its poll's."""
+    topic, connection = new_topic(), connect(0, generation)
+    long, short = Writer(connection, name), Writer(connection, f"{name}-short")
+    long.write(topic, b"long")
+    for n in range(50):
+        assert short.write(topic, b"%d" % n).code == NONE
+        assert short.end(commit=True) == NONE
+    assert offsets_of(gateways[0].database_url, topic) == (0, 0, 101)
+    with RawConnection(gateways[0].port) as reader:
+        asked_at = time.monotonic()
+        fields = fetch_fields([(topic, 0, 0)], max_wait_ms=60_000, min_bytes=1)
+        reader.request("Fetch", 11, **(fields | {"isolation_level": READ_COMMITTED}))
+        assert not reader.has_answer(timeout_s=0.3)
+        assert long.end(commit=True) == NONE
+        answer = decode_answer("Fetch", 11, reader.receive())
+        assert time.monotonic() - asked_at < 30
+    (partition,) = answer["responses"][0]["partitions"]
+    assert partition["last_stable_offset"] == 102
+    assert values(connection.read_all(topic)) == [b"long", *(b"%d" % n for n in range(50))]
 
 
 def test_the_oldest_of_several_open_transactions_decides(
@@ -744,6 +775,26 @@ def test_a_transaction_outlives_its_gateway(
         through.close()
 
 
+def test_the_end_of_a_transaction_that_was_lost_is_refused(
+    through: Through, name: str, new_topic: Callable[..., str]
+) -> None:
+    """T10: no gateway has anything to lose, but a database can be restored to an earlier time."""
+    topic = new_topic()
+    writer = Writer(through, name)
+    writer.write(topic, b"lost")
+    run(
+        through.database_url,
+        "WITH lost AS (DELETE FROM kafka.transactions WHERE transactional_id = %s RETURNING producer_id)"
+        " DELETE FROM kafka.transaction_partitions WHERE producer_id IN (SELECT producer_id FROM lost)",
+        name,
+    )
+    for commit in (True, False):
+        assert writer.end(commit=commit) == WRONG_MAPPING
+    late = transactional_batch([b"late"], writer.producer, sequence=1)
+    assert through.produce(name, {(topic, 0): late})[topic, 0].code in (WRONG_MAPPING, INVALID_TXN_STATE, ABORTABLE)
+    assert committed(through.database_url, topic) == []
+
+
 # --- time (T7, T19) --------------------------------------------------------------------------
 
 
@@ -845,6 +896,53 @@ def test_a_retry_is_recognised_for_as_long_as_its_transaction_is_open(
         wait_for(lambda: run(database_url, states), [], timeout_s=30)
 
 
+MANY_IDS = 10_000
+
+
+def test_ten_thousand_transactional_ids_take_little_memory_and_all_expire(
+    database_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    settings = {
+        "TABLEWIRE_TRANSACTIONAL_ID_EXPIRATION_MS": "3600000",
+        "TABLEWIRE_PRODUCER_ID_EXPIRATION_MS": "3600000",
+    }
+    with ExitStack() as stack:
+        directory = tmp_path_factory.mktemp("crowd")
+        gateway = stack.enter_context(GatewayProcess(database_url, directory=directory, settings=settings))
+        many = [stack.enter_context(TransactionConnection(gateway.bootstrap)) for _ in range(16)]
+        with bounded_memory(gateway.pid, limit_bytes=MANY_IDS * 2_000):
+            with ThreadPoolExecutor(len(many)) as pool:
+                ids = list(pool.map(start_many, many, range(len(many))))
+            assert len(set(itertools.chain(*ids))) == MANY_IDS
+            assert run(database_url, "SELECT count(*) FROM kafka.transactions") == [(MANY_IDS,)]
+            with psycopg.connect(database_url) as connection:  # two hours pass, but not for one of them
+                connection.execute(
+                    "UPDATE kafka.transactions SET updated_at = now() - interval '2 hours'"
+                    " WHERE transactional_id <> 'crowd-0'"
+                )
+                connection.execute("UPDATE kafka.producer_ids SET last_active_at = now() - interval '2 hours'")
+            names = "SELECT transactional_id FROM kafka.transactions"
+            kept = [("crowd-0",)]
+            # A housekeeper that takes one step a round would need several of them, five seconds each.
+            wait_for(lambda: run(database_url, f"{names} LIMIT 2"), kept, timeout_s=30)
+            wait_for(lambda: run(database_url, "SELECT transactional_id FROM kafka.producer_ids LIMIT 2"), kept)
+        assert many[0].start("crowd-1").id not in set(itertools.chain(*ids)), "an expired id begins anew"
+
+
+def start_many(connection: TransactionConnection, share: int) -> list[int]:
+    """InitProducerId for a sixteenth of the ids, without waiting for each answer."""
+    names = [f"crowd-{n}" for n in range(share, MANY_IDS, 16)]
+    found = []
+    for start in range(0, len(names), 10):
+        some = names[start : start + 10]
+        for name in some:
+            connection.send("InitProducerId", 1, transactional_id=name, transaction_timeout_ms=60_000)
+        answers = [connection.receive("InitProducerId", 1) for _ in some]
+        assert {answer["error_code"] for answer in answers} == {NONE}
+        found += [answer["producer_id"] for answer in answers]
+    return found
+
+
 def test_unused_transactional_ids_expire(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     settings = {"TABLEWIRE_TRANSACTIONAL_ID_EXPIRATION_MS": "1000"}
     with (
@@ -890,6 +988,46 @@ def test_a_delayed_end_does_not_reach_the_next_transaction(
         assert writer.end(commit=True) == NONE
         require_seen(through, topic, [b"first", b"second", b"third"] if commit else [b"second", b"third"])
         through.close()
+
+
+def test_who_asks_for_the_coordinator_is_listened_to_over_the_next_connection(
+    gateways: list[GatewayProcess], name: str, new_topic: Callable[..., str]
+) -> None:
+    """A client that moves to another gateway is not sent away first; what it gave up there before still is."""
+    topic = new_topic()
+    with ExitStack() as stack:
+        here, elsewhere = gateways
+        asking = stack.enter_context(TransactionConnection(here.bootstrap))
+        found = asking.call("FindCoordinator", 3, key=name, key_type=1)
+        if found["port"] != here.port:
+            here, elsewhere = elsewhere, here
+            asking = stack.enter_context(TransactionConnection(here.bootstrap))
+        writer = Writer(stack.enter_context(TransactionConnection(elsewhere.bootstrap)), name)
+        writer.write(topic, b"first")
+        given_up = stack.enter_context(TransactionConnection(here.bootstrap))
+        assert asking.call("FindCoordinator", 3, key=name, key_type=1)["port"] == here.port
+        after = stack.enter_context(TransactionConnection(here.bootstrap))
+        with pytest.raises(ConnectionError):
+            given_up.end(name, writer.producer, commit=False)
+        writer.through = after
+        assert writer.end(commit=True) == NONE
+    assert [record.value for record in committed(gateways[0].database_url, topic)] == [b"first"]
+
+
+def test_a_restarted_gateway_listens_to_the_first_connection(
+    database_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with GatewayProcess(database_url, directory=tmp_path_factory.mktemp("restarted"), settings=SETTINGS) as gateway:
+        with TransactionConnection(gateway.bootstrap) as before:
+            topic = before.create_topic("restarted")
+            writer = Writer(before, "restarted")
+            writer.write(topic, b"first")
+            gateway.kill9()
+        gateway.restart()
+        with TransactionConnection(gateway.bootstrap) as after:
+            writer.through = after
+            assert writer.end(commit=True) == NONE
+    assert [record.value for record in committed(database_url, topic)] == [b"first"]
 
 
 def test_a_delayed_produce_does_not_reach_the_next_transaction(
@@ -1087,6 +1225,26 @@ def test_a_topic_deleted_inside_a_transaction_does_not_keep_it_from_ending(
     assert writer.write(gone, b"more").code == UNKNOWN_TOPIC
     assert writer.end(commit=True) == NONE
     require_seen(through, kept, [b"kept"])
+
+
+def test_a_topic_may_be_deleted_while_a_transaction_over_it_ends(
+    connect: Callable[..., TransactionConnection], name: str, new_topic: Callable[..., str]
+) -> None:
+    """Both want the same rows, in different orders: PostgreSQL may undo one of them, and nobody hears of it."""
+    kept = new_topic()
+    ending, deleting = connect(0, KIP_890), connect(1)
+    writer = Writer(ending, name)
+    for n in range(15):
+        gone = new_topic(6)
+        for partition in reversed(range(6)):
+            assert writer.write(gone, b"gone", partition=partition).code == NONE
+        writer.write(kept, b"%d" % n)
+        with ThreadPoolExecutor(2) as pool:
+            ended = pool.submit(writer.end, commit=True)
+            deleted = pool.submit(deleting.call, "DeleteTopics", 4, topic_names=[gone], timeout_ms=20_000)
+            assert ended.result(20) == NONE
+            assert deleted.result(20)["responses"][0]["error_code"] == NONE
+    assert values(ending.read_all(kept)) == [b"%d" % n for n in range(15)]
 
 
 def test_new_partitions_can_join_an_open_transaction(
