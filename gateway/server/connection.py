@@ -121,8 +121,11 @@ class Connection(asyncio.Protocol):
 
     # --- requests in order --------------------------------------------------------------------
 
+    # Both tasks also look whether the connection is lost: wait_for of Python 3.11, by which psycopg's pool waits,
+    # swallows a cancellation that comes together with what it waits for.
+
     async def _begin_requests(self) -> None:
-        while True:
+        while not self._is_lost.is_set():
             await self._has_arrived.wait()
             while self._arrived:
                 while self._begun and (self._begun_is_full() or self._budget.is_full):
@@ -143,15 +146,18 @@ class Connection(asyncio.Protocol):
                 except Exception as error:  # noqa: BLE001 - whatever it was, only this client is to suffer
                     self._close_unexpected(error)
                     return
+                if self._is_lost.is_set():
+                    pending.abandon()
+                    return
                 self._hold(pending.held_bytes)
                 self._begun.append((pending, len(content) + LENGTH_BYTES + pending.held_bytes))
                 self._has_begun.set()
             self._has_arrived.clear()
 
     async def _answer_requests(self) -> None:
-        while True:
+        while not self._is_lost.is_set():
             await self._has_begun.wait()
-            while self._begun:
+            while self._begun and not self._is_lost.is_set():
                 pending, size_bytes = self._begun[0]
                 try:
                     response = await pending.response()
