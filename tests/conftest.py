@@ -12,7 +12,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,19 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from gateway.storage import embedded
 from gateway.storage.embedded import EmbeddedPostgres
 from gateway.storage.schema import migrate
 
 # Several files are tested at a time on shared cores: how long an example takes says nothing. A run that decides
 # whether a change lands tries the same examples as the run before; elsewhere new ones are tried each time.
-hypothesis.settings.register_profile("local", deadline=None)
-hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
+UNTIMED = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+hypothesis.settings.register_profile("local", **UNTIMED)
+hypothesis.settings.register_profile("ci", **UNTIMED, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+# Gateways have ports of their own (`free_port`): a server that is down for a moment finds its port free again.
+embedded.PORTS = range(15_432, 20_000)
 
 SLOWEST_FIRST = ("faults", "clients", "pipeline", "worker", "wire", "storage")
 """Directories whose files take longest: begun first, they do not keep one process busy while the other has no more."""
@@ -113,23 +118,6 @@ def empty_database_url(server_url: str) -> Iterator[str]:
     """A database of this test's own that was never migrated."""
     with _scratch_database(server_url) as url:
         yield url
-
-
-@pytest.fixture
-def free_port() -> Callable[[], int]:
-    """Gives ports nobody listens on, each once."""
-    given: set[int] = set()
-
-    def take() -> int:
-        while True:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                port: int = probe.getsockname()[1]
-            if port not in given:
-                given.add(port)
-                return port
-
-    return take
 
 
 @contextmanager

@@ -302,8 +302,12 @@ async def test_one_that_is_held_for_long_does_not_keep_the_sweeper_from_the_othe
 
 
 async def test_a_transaction_that_ended_while_the_sweeper_waited_is_left_alone(
-    session: Connection, database: Database, connect: Callable[[], AbstractContextManager[Connection]]
+    session: Connection,
+    database: Database,
+    connect: Callable[[], AbstractContextManager[Connection]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("gateway.broker.transactions.SWEEP_WAIT_MS", 60_000)  # it waits until it is seen to wait
     begin(session, PRODUCER, timeout_ms=1)
     await asyncio.sleep(0.01)
     with connect() as ending, ending.transaction():

@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -35,13 +36,28 @@ class GatewayFailed(AssertionError):
     """The gateway did not start, or did not stop as it should; the message ends with its log."""
 
 
-def free_port() -> int:
-    """A port nobody listens on, below the range from which the kernel takes local ports of clients.
+def _own_ports() -> Iterator[int]:
+    """Ports for this process of the test run, each once per round, below those that the kernel gives to clients.
 
-    A gateway that is restarted on its port must not find it taken by an outgoing connection.
+    A gateway that is restarted on its port must not find it taken by an outgoing connection; and what is free now and
+    bound a moment later must not be given to a test in another process meanwhile, so each has a share of its own.
     """
-    for _ in range(200):
-        port = random.randrange(20_000, 32_000)
+    share = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    shares = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    size = 12_000 // shares
+    # Every second one: who needs a port and the next, as workers do, is not given what another has.
+    ports = list(range(20_000 + share * size, 20_000 + (share + 1) * size - 1, 2))
+    # Two runs on one machine begin in different places.
+    start = random.SystemRandom().randrange(len(ports))
+    return itertools.cycle(ports[start:] + ports[:start])
+
+
+_PORTS = _own_ports()
+
+
+def free_port() -> int:
+    """A port nobody listens on, and that nobody else is given."""
+    for port in itertools.islice(_PORTS, 200):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
