@@ -16,9 +16,13 @@ from gateway.storage.statements import statement
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["COLUMNS", "read_as_of", "read_cut", "read_topic"]
+__all__ = ["COLUMNS", "range_predicate", "read_as_of", "read_cut", "read_topic"]
 
-TABLE = "kafka.committed_messages"
+# Headers as the text that Spark takes them for: PostgreSQL has no LIKE for jsonb.
+TABLE = (
+    '(SELECT topic, partition, "offset", "timestamp", key, value, headers::text AS headers, producer_id, topic_id'
+    " FROM kafka.committed_messages) AS records"
+)
 COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers", "producer_id")
 ROWS_PER_TASK = 250_000
 FETCH_BYTES = 16 * 1024 * 1024
@@ -64,7 +68,7 @@ def read_cut(
 ) -> DataFrame:
     """The committed records of a cut. Two reads of one cut are equal, however much was produced in between."""
     chosen = _columns(columns)
-    predicates = [_predicate(one) for one in split_ranges(cut.ranges, rows_per_task)]
+    predicates = [range_predicate(one) for one in split_ranges(cut.ranges, rows_per_task)]
     database = database_of(spark)
     with connected(database) as connection:
         require_readable(cut, load_logs(connection, cut.topics))
@@ -94,9 +98,21 @@ def _columns(columns: Sequence[str] | None) -> list[str]:
     return list(columns)
 
 
-def _predicate(one: PartitionRange) -> str:
-    """Reaches the primary key of the topic's own table, which is chosen when the query is planned."""
+def range_predicate(one: PartitionRange) -> str:
+    """Reaches the primary key of the topic's own table, which is chosen when the query is planned.
+
+    Tasks read when the rows are asked for, maybe long after the cut was fixed and looked at: one whose records are
+    deleted by then raises, once and before it reads. SQL has no other way to raise than a cast that fails; the
+    subquery keeps the planner from trying it.
+    """
+    gone = (
+        f"Offsets from {one.start} of partition {one.partition} of topic {one.topic} were deleted since this cut was "
+        "fixed: fix a new cut"
+    ).replace("'", "''")
     return (
         f"topic_id = {one.topic_id} AND partition = {one.partition} "
-        f'AND "offset" >= {one.start} AND "offset" < {one.end}'
+        f'AND "offset" >= {one.start} AND "offset" < {one.end} '
+        f"AND CASE WHEN EXISTS (SELECT FROM kafka.partitions p WHERE p.topic_id = {one.topic_id}"
+        f" AND p.partition = {one.partition} AND p.log_start_offset <= {one.start})"
+        f" THEN true ELSE (SELECT '{gone}')::boolean END"
     )

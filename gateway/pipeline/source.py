@@ -17,6 +17,7 @@ from gateway.domain.cuts import Cut, PartitionRange, split_ranges
 from gateway.errors import PipelineError
 from gateway.pipeline.cuts import Bound, check_cut, fix_cut, load_logs
 from gateway.pipeline.database import PipelineDatabase
+from gateway.pipeline.reading import range_predicate
 from gateway.storage.statements import statement
 
 if TYPE_CHECKING:
@@ -181,9 +182,7 @@ def read_range(database: PipelineDatabase, piece: PartitionRange) -> Iterator[pa
             ("producer_id", pa.int64()),
         ]
     )
-    query = statement("pipeline/read_range").format(
-        topic_id=piece.topic_id, partition=piece.partition, start=piece.start, end=piece.end
-    )
+    query = statement("pipeline/read_range").format(predicate=range_predicate(piece))
     hint = adbc_driver_postgresql.StatementOptions.BATCH_SIZE_HINT_BYTES.value
     try:
         with adbc_driver_postgresql.dbapi.connect(database.url) as connection, connection.cursor() as cursor:
@@ -191,11 +190,11 @@ def read_range(database: PipelineDatabase, piece: PartitionRange) -> Iterator[pa
             cursor.execute(query)
             for batch in cursor.fetch_record_batch():
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
-    except adbc_driver_manager.Error as failed:
+    except (adbc_driver_manager.Error, pa.ArrowException, OSError) as failed:  # OSError: Arrow's
         reason = (str(failed).strip().splitlines() or ["it said nothing"])[0]
         raise PipelineError(
             f"Offsets {piece.start} to {piece.end} of partition {piece.partition} of topic {piece.topic} could not be "
-            f"read: {reason}. Nothing was lost; run the query again."
+            f"read: {reason}. Reading changes nothing: the query may be run again."
         ) from failed
 
 

@@ -145,6 +145,12 @@ def test_a_value_that_is_not_the_json_expected_is_named_and_nothing_is_written(
     assert batch_id == 0
     assert "offset 3 of partition 0" in error
 
+    assert run_job(running_balances.make_job([topic], namespace=name, bad="skip"), max_rows=100) == 1
+    ((held,),) = rows_of(connection, "SELECT kafka.state_json(value) FROM kafka.state WHERE namespace = %s", name)
+    assert held == {"balance": 3.0, "payments": 3}
+    with pytest.raises(PipelineError, match="bad is fail or skip, not 'ignore'"):
+        running_balances.make_job([topic], bad="ignore")
+
 
 def test_records_are_enriched_by_a_table(
     connection: psycopg.Connection[Any], new_topic: Any, produce: Produce, run_job: Any

@@ -10,6 +10,7 @@ from typing import Self
 
 import confluent_kafka
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from gateway.pipeline import (
     Cut,
@@ -24,7 +25,8 @@ from gateway.pipeline import (
     with_text,
 )
 from gateway.pipeline.reading import COLUMNS
-from tests.pipeline.conftest import WAIT_S, as_records
+from gateway.pipeline.source import read_range
+from tests.pipeline.conftest import WAIT_S, Record, as_records
 
 PARTITIONS = 3
 
@@ -63,6 +65,14 @@ def test_filters_and_columns_reach_the_database(spark, new_topic, produce, capsy
     assert rows.where("offset > 1").count() == 1
 
 
+@pytest.mark.parametrize("kept", ["headers LIKE '%\"yes\"%'", "headers <> '[]' AND topic LIKE 'pipe%'"])
+def test_headers_are_text_to_filters(spark, new_topic, produce, kept: str) -> None:
+    topic = new_topic()
+    produce(topic, [b"with"], headers=[("x", b"yes")])
+    produce(topic, [b"without"])
+    assert [bytes(row.value) for row in read_topic(spark, topic).where(kept).collect()] == [b"with"]
+
+
 def test_large_partitions_are_read_by_several_tasks(spark, new_topic, produce) -> None:
     topic = new_topic(2)
     produce(topic, [b"v"] * 100)
@@ -74,7 +84,7 @@ def test_large_partitions_are_read_by_several_tasks(spark, new_topic, produce) -
 
 
 def test_a_task_reads_by_the_primary_key_of_its_topics_table_only(spark, new_topic, produce, connection) -> None:
-    from gateway.pipeline.reading import _predicate
+    from gateway.pipeline.reading import range_predicate
 
     topic = new_topic(2)
     produce(topic, [b"v"] * 50)
@@ -83,7 +93,7 @@ def test_a_task_reads_by_the_primary_key_of_its_topics_table_only(spark, new_top
     plan = "\n".join(
         row[0]
         for row in connection.execute(
-            f"EXPLAIN SELECT * FROM kafka.committed_messages WHERE {_predicate(first)}"
+            f"EXPLAIN SELECT * FROM kafka.committed_messages WHERE {range_predicate(first)}"
         ).fetchall()
     )
     tables = [line for line in plan.splitlines() if " on messages_" in line]
@@ -130,6 +140,25 @@ def test_bad_input_is_refused_with_what_to_do(spark, new_topic, produce, connect
     with pytest.raises(OffsetsUnavailable, match='start="earliest"'):
         read_topic(spark, topic, start={topic: {0: 1}})
     assert read_topic(spark, topic).count() == 2
+
+
+def test_rows_that_are_deleted_before_they_are_read_are_an_error_and_no_gap(
+    spark, new_topic, produce, bootstrap
+) -> None:
+    """A DataFrame is read when its rows are asked for, and again each time."""
+    topic = new_topic(2)
+    produce(topic, [b"v"] * 5)
+    rows = read_topic(spark, topic)
+    piece = fix_cut(read_settings(spark), topic).ranges[0]
+    assert sum(batch.num_rows for batch in read_range(read_settings(spark), piece)) == rows.count() == 5
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    place = confluent_kafka.TopicPartition(topic, 0, 3)
+    admin.delete_records([place])[place].result(WAIT_S)
+    said = f"Offsets from 0 of partition 0 of topic {topic} were deleted since this cut was fixed"
+    with pytest.raises(Exception, match=said):
+        rows.where("value = binary('none of them')").collect()
+    with pytest.raises(PipelineError, match=said):
+        list(read_range(read_settings(spark), piece))
 
 
 def test_text_and_json_values_become_columns(spark, new_topic, produce) -> None:
@@ -241,8 +270,21 @@ def read_settings(spark):
     return database_of(spark)
 
 
+def torn(records: list[Record]) -> dict[bytes, Counter[int]]:
+    """Transactions of which some partition has not all that was written to it."""
+    copies: dict[bytes, Counter[int]] = defaultdict(Counter)
+    for one in records:
+        if one.key is not None and one.key not in (b"plain", b"open"):
+            copies[one.key][one.partition] += 1
+    return {
+        key: counts
+        for key, counts in copies.items()
+        if [counts[partition] for partition in range(PARTITIONS)] != [1 + int(key.split(b"-")[0])] * PARTITIONS
+    }
+
+
 def test_under_load_cuts_are_whole_equal_and_what_a_consumer_of_committed_records_sees(
-    spark, new_topic, bootstrap, consume, gateway
+    spark, new_topic, bootstrap, consume, gateway, tmp_path
 ) -> None:
     topic = new_topic(PARTITIONS)
     database = read_settings(spark)
@@ -254,16 +296,7 @@ def test_under_load_cuts_are_whole_equal_and_what_a_consumer_of_committed_record
             first_reads.append(as_records(read_cut(spark, cuts[-1], rows_per_task=50)))
     for cut, records in zip(cuts, first_reads, strict=True):
         assert as_records(read_cut(spark, cut)) == records, "a cut read later has the same rows"
-        copies: dict[bytes, Counter[int]] = defaultdict(Counter)
-        for one in records:
-            if one.key not in (b"plain", b"open"):
-                copies[one.key][one.partition] += 1
-        torn = {
-            key: counts
-            for key, counts in copies.items()
-            if [counts[partition] for partition in range(PARTITIONS)] != [1 + int(key.split(b"-")[0])] * PARTITIONS
-        }
-        assert not torn, "each transaction is in one cut, in all its partitions"
+        assert not torn(records), "each transaction is in one cut, in all its partitions"
     assert sum(bool(records) for records in first_reads) > 2
 
     consumed = [one for partition in range(PARTITIONS) for one in consume(topic, partition)]
@@ -271,3 +304,17 @@ def test_under_load_cuts_are_whole_equal_and_what_a_consumer_of_committed_record
     read = sorted(one for records in first_reads for one in records)
     assert read == [one for one in consumed if one.offset < ends[topic, one.partition]]
     assert not [one for one in consumed if one.key == b"open" or one.key.endswith(b"-3")]
+
+    batches: list[list[Record]] = []
+    stream = spark.readStream.format("tablewire").option("topics", topic).option("maxRowsPerBatch", 1000).load()
+    query = (
+        stream.writeStream.foreachBatch(lambda rows, _: batches.append(as_records(rows)))
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert not [torn(records) for records in batches if torn(records)], "nor does a stream tear one apart"
+    ends = fix_cut(database, topic).ends
+    streamed = sorted(one for records in batches for one in records)
+    assert streamed == [one for one in consumed if one.offset < ends[topic, one.partition]]

@@ -29,13 +29,14 @@ def connection(server_url: str, template_database: str) -> Iterator[psycopg.Conn
 
 
 class Integers(string.Formatter):
-    """Puts integers where a statement has {…}, as the gateway does: they are the only literals in it."""
+    """Puts integers where a statement has {…}, as the gateway does: they are the only literals in it, but for the
+    predicate of a pipeline's read."""
 
     def __init__(self, rows: str) -> None:
         self._rows = rows
 
     def get_value(self, key: int | str, args: Any, kwargs: Any) -> str:
-        return self._rows if key == "rows" else "1"
+        return {"rows": self._rows, "predicate": "true"}.get(str(key), "1")
 
 
 def with_integers(text: str) -> str:

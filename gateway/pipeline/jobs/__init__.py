@@ -41,7 +41,10 @@ def make_job(name: str, topics: Sequence[str], options: Mapping[str, str]) -> Jo
         raise PipelineError(f"Job {name} needs the option {missing[0]}: --set {missing[0]}=…")
     if not topics and name in JOBS:
         raise PipelineError(f"Job {name} needs a topic: --topic NAME.")
-    made = found(list(topics), **options)
+    try:
+        made = found(list(topics), **options)
+    except ValueError as unfit:
+        raise PipelineError(f"Job {name} cannot use its options: {unfit}.") from unfit
     if not isinstance(made, Job):
         raise PipelineError(f"{name} returned {type(made).__name__}: it must be a gateway.pipeline.job.Job.")
     return made

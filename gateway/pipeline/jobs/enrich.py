@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gateway.pipeline.job import Batch, Job
-from gateway.pipeline.jobs.json_values import parse_values
+from gateway.pipeline.jobs.json_values import parse_values, require_bad
 from gateway.pipeline.sinks import AppendToTable, output_id
 
 if TYPE_CHECKING:
@@ -32,12 +32,15 @@ def enrich(records: DataFrame, joined: DataFrame, *, on: str = ON) -> DataFrame:
     )
 
 
-def make_job(topics: Sequence[str], *, table: str = TABLE, joined: str = JOINED, on: str = ON) -> Job:
+def make_job(
+    topics: Sequence[str], *, table: str = TABLE, joined: str = JOINED, on: str = ON, bad: str = "fail"
+) -> Job:
     """Records with the row of another table that a field of their JSON names, appended to a table."""
+    require_bad(bad)
 
     def transform(records: DataFrame, batch: Batch) -> DataFrame:
         named = records.withColumn("json", records.value.cast("string"))
-        parsed = parse_values(named, f"{on} STRING", required=(on,)).withColumnRenamed("json", "value")
+        parsed = parse_values(named, f"{on} STRING", required=(on,), bad=bad).withColumnRenamed("json", "value")
         other = batch.spark.read.jdbc(batch.database.jdbc_url, joined, properties=batch.database.jdbc_properties)
         return enrich(parsed, other, on=on)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gateway.pipeline.job import Batch, Job
-from gateway.pipeline.jobs.json_values import parse_values
+from gateway.pipeline.jobs.json_values import parse_values, require_bad
 from gateway.pipeline.sinks import PutState, read_state
 
 if TYPE_CHECKING:
@@ -37,11 +37,12 @@ def add_to_balances(payments: DataFrame, held: DataFrame) -> DataFrame:
     )
 
 
-def make_job(topics: Sequence[str], *, namespace: str = NAMESPACE) -> Job:
+def make_job(topics: Sequence[str], *, namespace: str = NAMESPACE, bad: str = "fail") -> Job:
     """Sums of payments by account, kept in a namespace of kafka.state."""
+    require_bad(bad)
 
     def transform(records: DataFrame, batch: Batch) -> DataFrame:
-        payments = parse_values(records, PAYMENT, required=("account", "amount"))
+        payments = parse_values(records, PAYMENT, required=("account", "amount"), bad=bad)
         held = read_state(batch, namespace, payments.selectExpr("account AS key"))
         return add_to_balances(payments, held)
 
