@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import io
 import json
 import os
 import signal
@@ -14,8 +16,10 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from rich.console import Console
 
 from gateway.pipeline.jobs import JOBS, hourly_counts
+from gateway.pipeline.runner import BatchDone
 from gateway.pipeline.session import JavaMissing, require_java
 from tests.support.waiting import wait_for
 
@@ -69,6 +73,10 @@ def test_jobs_are_listed(tablewire: Any) -> None:
         (["run", "hourly-counts"], "needs a topic: --topic NAME"),
         (["run", "hourly-counts", "--topic", "t", "--set", "no=1"], "has no option no: it has table"),
         (["run", "hourly-counts", "--topic", "t", "--set", "no"], "'no' is not NAME=VALUE"),
+        (
+            ["run", "copy-to-parquet", "--topic", "t", "--set", "path=p", "--set", "files_per_batch=few"],
+            "Job copy-to-parquet cannot use its options: invalid literal for int() with base 10: 'few'",
+        ),
         (["run", "hourly-counts", "--topic", "t", "--once", "--until-caught-up"], "exclude each other"),
         (["run", "hourly-counts", "--topic", "t", "--start", "noon"], "neither earliest, latest nor a time"),
         (["status", "nobody"], "There is no pipeline nobody"),
@@ -82,6 +90,17 @@ def test_a_refusal_is_one_sentence(tablewire: Any, arguments: list[str], reason:
     assert reason in done.stderr
     assert done.stderr.startswith("tablewire: ")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_terminal_shows_a_bar(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> None:
+    said = io.StringIO()
+    console = Console(file=said, force_terminal=is_terminal, width=100)
+    monkeypatch.setattr("rich.console.Console", lambda **_: console)
+    with importlib.import_module("gateway.cli.pipeline")._progress("orders") as show:
+        show(BatchDone("orders", batch_id=3, offsets=40, rows=7, seconds=0.5, behind=60))
+    assert ("orders #3" in said.getvalue()) is is_terminal
+    assert ("40/100" in said.getvalue()) is is_terminal
 
 
 def test_a_continuous_run_is_seen_stopped_and_moved(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -206,9 +207,46 @@ def test_a_job_that_raises_on_an_executor_is_told_by_its_own_words(pipeline: Pip
     assert pipeline.values() == [value.decode() for value in numbered(8)]
 
 
-def test_an_unknown_topic_is_refused(pipeline: Pipeline) -> None:
+def test_an_unknown_topic_is_refused_and_the_next_run_goes_on(pipeline: Pipeline, produce: Any) -> None:
+    produce(pipeline.topic, numbered(7))
+    pipeline.run(Mode.ONCE)
     with pytest.raises(PipelineError, match=r"There is no topic no\.such"):
-        pipeline.run(job=replace(pipeline.job, topics=["no.such"]))
+        pipeline.run(job=replace(pipeline.job, topics=[pipeline.topic, "no.such"]))
+    assert "no.such" in (pipeline.last_error or "")
+    assert (pipeline.batch_id, len(pipeline.rows())) == (1, 5)
+    pipeline.run()
+    assert pipeline.values() == [value.decode() for value in numbered(7)]
+    states = "SELECT DISTINCT state FROM kafka.consumer_lag WHERE group_id = %s"
+    assert pipeline.query(states, f"pipeline:{pipeline.name}") == [("Pipeline",)]
+
+
+def test_a_target_that_is_gone_or_of_another_shape_is_refused_and_the_next_run_goes_on(
+    pipeline: Pipeline, produce: Any
+) -> None:
+    produce(pipeline.topic, numbered(7))
+    pipeline.run(Mode.ONCE)
+    away, back = f"ALTER TABLE {pipeline.table} RENAME TO away_", f"ALTER TABLE away_ RENAME TO {pipeline.table}"
+    other, same = (f"ALTER TABLE {pipeline.table} RENAME {names}" for names in ("value TO other_", "other_ TO value"))
+
+    def change(statement: str) -> None:
+        pipeline.connection.execute(statement.encode())
+
+    for spoil, mend, said in (
+        (away, back, f"There is no table {pipeline.table}"),
+        (other, same, "has no column value, which the job writes as string"),
+    ):
+        change(spoil)
+        with pytest.raises(PipelineError, match=said):
+            pipeline.run()
+        change(mend)
+    for spoil, mend, said in ((away, back, "There is no table"), (other, same, "UndefinedColumn")):
+        meanwhile = partial(change, spoil)
+        with pytest.raises(PipelineError, match=said):
+            pipeline.run(job=replace(pipeline.job, sinks=Interrupted(pipeline.table, meanwhile=meanwhile)))
+        change(mend)
+    assert (pipeline.batch_id, len(pipeline.rows()), pipeline.staging()) == (1, 5, [])
+    pipeline.run()
+    assert pipeline.values() == [value.decode() for value in numbered(7)]
 
 
 def test_records_that_retention_took_are_not_skipped_silently(pipeline: Pipeline, produce: Any, bootstrap: str) -> None:

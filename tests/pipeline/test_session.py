@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -78,10 +79,13 @@ def test_a_session_knows_its_database_and_so_do_those_made_from_it(spark, pipeli
 
 SECRETS_PROGRAM = """
 import contextlib, io, json, sys, urllib.request
-from gateway.pipeline import read_topic, spark_session
+from gateway.pipeline import PipelineError, read_topic, spark_session
+from gateway.pipeline.job import Job
+from gateway.pipeline.runner import Runner
+from gateway.pipeline.sinks import AppendToTable, PutState, output_id
 from tests.support.spark import TEST_CONFIG
 
-events, topic = sys.argv[1:]
+events, topic, name = sys.argv[1:]
 config = {**TEST_CONFIG, "spark.ui.enabled": "true", "spark.ui.port": "0", "spark.eventLog.enabled": "true",
           "spark.eventLog.dir": f"file://{events}", "spark.eventLog.compress": "false"}
 spark = spark_session("secrets", master="local[1]", config=config)
@@ -100,10 +104,26 @@ query.awaitTermination()
 plans.write(str(query.lastProgress))
 with contextlib.redirect_stdout(plans):
     query.explain(True)
+
+def copy(records, batch):
+    states = records.selectExpr("value AS key", "value")
+    return {"rows": records.select(output_id().alias("output_id")), "state": states}
+
+def fail(records, batch):
+    return records.select((records.offset / 0).cast("string").alias("output_id"))
+
+sinks = {"rows": AppendToTable(name), "state": PutState(name)}
+Runner(spark, Job("copy", [topic], copy, sinks, max_rows=1), name=name).run()
+try:
+    Runner(spark, Job("fail", [topic], fail, AppendToTable(name)), name=f"{name}-fails").run()
+except PipelineError as failed:
+    plans.write(str(failed))
 base = f"{spark.sparkContext.uiWebUrl}/api/v1/applications/{spark.sparkContext.applicationId}"
 ui = spark.sparkContext.uiWebUrl
-shown = [f"{base}/environment", f"{base}/sql?details=true", f"{base}/jobs", f"{ui}/environment/"]
+shown = [f"{base}/environment", f"{base}/sql?details=true", f"{base}/jobs", f"{base}/stages", f"{ui}/environment/"]
 pages = [urllib.request.urlopen(page).read().decode() for page in shown]
+executions = [one["id"] for one in json.loads(pages[1])]
+pages += [urllib.request.urlopen(f"{ui}/SQL/execution/?id={one}").read().decode() for one in executions]
 found = [dict(spark.sparkContext.getConf().getAll()), spark.sql("SET").collect()]
 count = spark.table("seen").count()
 spark.stop()
@@ -113,14 +133,15 @@ print(json.dumps({"plans": plans.getvalue(), "pages": pages, "conf": str(found),
 
 @pytest.mark.timeout(300)  # a second JVM starts
 def test_the_password_is_in_no_plan_log_event_checkpoint_or_page(
-    spark, new_topic, produce, pipeline_database_url: str, tmp_path: Path
+    spark, new_topic, produce, connection, pipeline_database_url: str, tmp_path: Path
 ) -> None:
     """A program of its own: what a session logs and shows begins with its start."""
     password = PipelineDatabase(pipeline_database_url).jdbc_properties["password"]
-    topic = new_topic()
+    topic, name = new_topic(), f"secrets_{uuid4().hex[:12]}"
     produce(topic, [b"one", b"two"])
+    connection.execute(f"CREATE TABLE {name} (output_id text PRIMARY KEY)".encode())
     done = subprocess.run(
-        [sys.executable, "-c", SECRETS_PROGRAM, str(tmp_path), topic],
+        [sys.executable, "-c", SECRETS_PROGRAM, str(tmp_path), topic, name],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "TABLEWIRE_DATABASE_URL": pipeline_database_url},
         capture_output=True,
@@ -132,7 +153,10 @@ def test_the_password_is_in_no_plan_log_event_checkpoint_or_page(
     seen = json.loads(done.stdout.splitlines()[-1])
     assert seen["count"] == 2
     assert "JDBCRelation" in seen["plans"]
+    assert "job fail failed" in seen["plans"]
     assert "sparkProperties" in seen["pages"][0]
+    assert "JdbcRelationProvider" in seen["pages"][1], "what a batch writes was looked at"
+    assert connection.execute(f"SELECT count(*) FROM {name}".encode()).fetchall() == [(2,)]
     written = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert any(b"SparkListenerEnvironmentUpdate" in data for data in written.values()), "the event log was looked at"
     assert any("offsets" in str(path) for path in written), "the checkpoint was looked at"
