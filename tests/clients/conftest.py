@@ -141,7 +141,7 @@ def new_topic(admin: AdminClient, topic: str) -> Callable[..., str]:
         name = topic if topic not in created else f"{topic}.{len(created)}"
         created.append(name)
         dotted = {key.replace("_", "."): value for key, value in configs.items()}
-        admin.create_topics([NewTopic(name, partitions, 1, config=dotted)])[name].result(20)
+        admin.create_topics([NewTopic(name, partitions, 1, config=dotted)])[name].result(60)
         wait_for(lambda: is_known(name), wanted=True)
         return name
 

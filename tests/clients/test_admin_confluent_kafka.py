@@ -27,7 +27,7 @@ from confluent_kafka.admin import (
 from tests.support.kafka_clients import ConfluentKafka, Record
 from tests.support.waiting import wait_for
 
-WAIT_S = 20
+WAIT_S = 60
 
 
 def error_code(future: Any) -> int:

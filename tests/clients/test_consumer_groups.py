@@ -27,7 +27,7 @@ from tests.support.waiting import wait_for
 
 KINDS: tuple[Kind, ...] = ("confluent-kafka", "java")
 CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
-PATIENCE_S = 40.0
+PATIENCE_S = 90.0
 
 # Quick, so that no test waits for a client's slow heart.
 SETTINGS = {
@@ -172,9 +172,9 @@ def test_a_pattern_takes_in_topics_that_are_created_and_grow(
     topic = new_topic(1)
     member = start(kind, pattern=f"{topic.replace('.', '[.]')}.*")
     wait_for(lambda: member.assigned, frozenset({(topic, 0)}), timeout_s=PATIENCE_S)
-    admin.create_topics([NewTopic(f"{topic}-more", 1, 1)])[f"{topic}-more"].result(20)
+    admin.create_topics([NewTopic(f"{topic}-more", 1, 1)])[f"{topic}-more"].result(60)
     wait_for(lambda: member.topics, {topic, f"{topic}-more"}, timeout_s=PATIENCE_S)
-    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(20)
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(60)
     wait_for(lambda: share(member), [4], timeout_s=PATIENCE_S)
 
 

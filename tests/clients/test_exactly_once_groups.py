@@ -139,8 +139,8 @@ def read(bootstrap: str, topic: str, isolation: str) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {index: [] for index in range(PARTITIONS)}
     ended: set[int | None] = set()
     while len(ended) < PARTITIONS:
-        message = consumer.poll(20)
-        assert message is not None, f"no end within 20 s, after {found}"
+        message = consumer.poll(60)
+        assert message is not None, f"no end within 60 s, after {found}"
         if message.error() is None:
             found[message.partition()].append(int(message.value() or b""))
         else:
@@ -165,7 +165,7 @@ def test_each_record_comes_out_once_and_in_order(client: str, killed: str, hasty
     source, target, group = f"source-{name}", f"target-{name}", f"group-{name}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for created in admin.create_topics([NewTopic(one, PARTITIONS) for one in (source, target)]).values():
-        created.result(20)
+        created.result(60)
     fill(bootstrap, source)
     with ExitStack() as stack, psycopg.connect(hasty_gateway.database_url, autocommit=True) as database:
 

@@ -65,7 +65,7 @@ def shape(assignor: str, admin: AdminClient, group: str, gateway: GatewayProcess
     """Reads the group's state, its members, and how many partitions they own."""
 
     def by_client() -> Shape:
-        found = admin.describe_consumer_groups([group])[group].result(20)
+        found = admin.describe_consumer_groups([group])[group].result(60)
         owned = [one.partition for member in found.members for one in member.assignment.topic_partitions]
         assert len(owned) == len(set(owned)), "a partition has two owners"
         return found.state.name, len(found.members), len(owned)
@@ -92,10 +92,10 @@ def lag(admin: AdminClient, group: str, topic: str) -> int:
     from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
     from confluent_kafka.admin import OffsetSpec
 
-    committed = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(20)
+    committed = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(60)
     partitions = [TopicPartition(topic, index) for index in range(PARTITIONS)]
     ends = {
-        one.partition: found.result(20).offset
+        one.partition: found.result(60).offset
         for one, found in admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.latest())).items()
     }
     offsets = {one.partition: one.offset for one in committed.topic_partitions}
@@ -123,7 +123,7 @@ def test_a_group_grows_to_six_members_loses_three_at_once_and_shrinks_to_one(
         start_worker(client, topic, assignor=assignor) as dies,
     ):
         stays.add()
-        wait_for(lambda: stays.count("record") > 0, wanted=True, timeout_s=40)
+        wait_for(lambda: stays.count("record") > 0, wanted=True, timeout_s=90)
         stays.add(2)
         dies.add(3)
         wait_for(shape, ("STABLE", 6, PARTITIONS), timeout_s=60)

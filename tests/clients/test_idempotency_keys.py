@@ -39,7 +39,7 @@ def keyed_topic(database: psycopg.Connection[Any], bootstrap: str) -> str:
     name = f"keyed-{uuid.uuid4().hex[:12]}"
     new = NewTopic(name, 1, config={"idempotency.keys.enable": "true"})
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([new])[name].result(20)
+    admin.create_topics([new])[name].result(60)
     return name
 
 

@@ -51,7 +51,7 @@ def test_an_empty_partition_begins_and_ends_at_zero(client: Client, new_topic: N
 def test_deleted_records_move_the_beginning(client: Client, new_topic: NewTopic, admin: AdminClient) -> None:
     topic = new_topic()
     client.produce(topic, at_minutes(MINUTES))
-    admin.delete_records([TopicPartition(topic, 0, 2)])[TopicPartition(topic, 0)].result(20)
+    admin.delete_records([TopicPartition(topic, 0, 2)])[TopicPartition(topic, 0)].result(60)
     assert client.positions(topic, [minute(0), minute(30)]) == Positions(2, 5, {minute(0): 2, minute(30): 3})
     assert [one.offset for one in client.consume(topic, 3, start="beginning")] == [2, 3, 4]
     # What is deleted stays deleted, and offsets are not used again.
@@ -74,7 +74,7 @@ def test_max_timestamp_is_the_record_with_the_largest_time(
     java_client.produce(topic, at_minutes([5, 39, 38]), codec=codec)
     assert java_client.call("list_offsets", partitions=[[topic, 0, "max_timestamp"]]) == {f"{topic}-0": [3, minute(40)]}
     place = TopicPartition(topic, 0)
-    found = admin.list_offsets({place: OffsetSpec.max_timestamp()})[place].result(20)
+    found = admin.list_offsets({place: OffsetSpec.max_timestamp()})[place].result(60)
     assert (found.offset, found.timestamp) == (3, minute(40))
 
 
@@ -103,7 +103,7 @@ def test_admin_lists_offsets_of_several_partitions(
         },
         isolation_level=IsolationLevel[isolation],
     )
-    assert {place.partition: future.result(20).offset for place, future in futures.items()} == {
+    assert {place.partition: future.result(60).offset for place, future in futures.items()} == {
         0: 0,
         1: 0,
         2: 1,

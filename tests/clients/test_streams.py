@@ -101,7 +101,7 @@ def test_words_are_counted_once_though_the_application_and_the_gateway_are_kille
     source, target = f"lines-{name}", f"counts-{name}"
     admin = AdminClient({"bootstrap.servers": gateway.bootstrap})
     for created in admin.create_topics([NewTopic(one, PARTITIONS) for one in (source, target)]).values():
-        created.result(20)
+        created.result(60)
     lines = some_lines(seed=1)
     expected = Counter(word for line in lines for word in line.split())
     third = LINES // 3

@@ -42,7 +42,7 @@ StartGateway = Callable[..., GatewayProcess]
 FAILPOINT = "TABLEWIRE_TEST_FAILPOINT"
 PARTITIONS = (4, 3, 3)
 ACCOUNTS = 30
-PROGRESS_S = 60.0
+PROGRESS_S = 120.0
 POINTS = (failpoints.END_BEFORE, failpoints.END_WRITTEN, failpoints.END_COMMITTED, failpoints.PRODUCE_COMMITTED)
 
 
@@ -191,6 +191,7 @@ def java_process() -> Iterator[java.JavaClient | None]:
     process.close()
 
 
+@pytest.mark.timeout(600)
 def test_the_bank_survives_everything(
     crashing_server: CrashingServer, start_gateway: StartGateway, bank: Bank, java_process: java.JavaClient | None
 ) -> None:
@@ -265,8 +266,10 @@ def settle(database_url: str, tellers: Sequence[Teller]) -> None:
     for teller in tellers:
         producer = teller.client.open(teller.name)
         producer.close()
+    names = [teller.name for teller in tellers]
+    query = "SELECT transactional_id FROM kafka.open_transactions WHERE transactional_id = ANY (%s)"
     with psycopg.connect(database_url, autocommit=True) as connection:
-        wait_for(lambda: connection.execute("SELECT count(*) FROM kafka.open_transactions").fetchall(), [(0,)])
+        wait_for(lambda: connection.execute(query, [names]).fetchall(), [], timeout_s=60)
 
 
 def audit(database_url: str, bank: Bank, tellers: Sequence[Teller], gateways: Sequence[GatewayProcess]) -> None:
@@ -434,13 +437,18 @@ def test_while_the_database_is_away_every_request_is_to_be_tried_again(
     generation: Generation, crashing_server: CrashingServer, start_gateway: StartGateway
 ) -> None:
     """No client library knows NOT_LEADER_OR_FOLLOWER as an answer to a request about a transaction."""
-    gateway = start_gateway(crashing_server.url, database_timeout_ms=1500)
+    gateway = start_gateway(crashing_server.url)
     name = f"id-{uuid.uuid4().hex[:8]}"
     with TransactionConnection(gateway.bootstrap, generation) as connection:
         topic = connection.create_topic(f"away.{uuid.uuid4().hex[:8]}", partitions=2)
         producer = connection.start(name)
-        assert connection.add_one(name, producer, topic, version=3) == NONE
-        assert connection.write(name, producer, topic, [b"before"], sequence=0).code == NONE
+    # Patience for what must work, none for what cannot: each answer below is waited for.
+    gateway.stop_cleanly()
+    gateway.settings["TABLEWIRE_DATABASE_TIMEOUT_MS"] = "1500"
+    gateway.restart()
+    with TransactionConnection(gateway.bootstrap, generation) as connection:
+        wait_for(lambda: connection.add_one(name, producer, topic, version=3), NONE)
+        wait_for(lambda: connection.write(name, producer, topic, [b"before"], sequence=0).code, NONE)
         crashing_server.kill9()
         try:
             for places in ({topic: [1]}, {topic: [1], f"{topic}-unknown": [0]}, {f"{topic}-unknown": [0]}):
@@ -460,5 +468,5 @@ def test_while_the_database_is_away_every_request_is_to_be_tried_again(
         while (outcome := connection.write(name, producer, topic, [b"meanwhile"], sequence=1)).code != NONE:
             assert outcome.code in RETRIABLE_FOR_PRODUCE
             assert time.monotonic() < deadline
-        assert connection.end(name, producer, commit=True)[0] == NONE
+        wait_for(lambda: connection.end(name, producer, commit=True)[0], NONE)
         assert [record.value for record in connection.read_all(topic)] == [b"before", b"meanwhile"]

@@ -126,12 +126,15 @@ def test_database_that_was_away_for_long_is_used_at_once_when_it_is_back(
 def test_lock_on_the_partitions_is_waited_out_with_retriable_answers(
     database_url: str, start_gateway: StartGateway, new_topic: NewTopic
 ) -> None:
-    gateway = start_gateway(database_url, database_timeout_ms=700)
+    gateway = start_gateway(database_url)
     topic = new_topic(gateway)
+    gateway.stop_cleanly()
+    gateway.settings["TABLEWIRE_DATABASE_TIMEOUT_MS"] = "700"
+    gateway.restart()
     with HandmadeProducer(gateway.bootstrap) as connection, psycopg.connect(database_url) as holder:
         _, producer_id, _ = connection.init_producer_id()
         batches = [make_batch([b"%d" % n], producer_id=producer_id, epoch=0, sequence=n) for n in range(10)]
-        assert connection.produce(topic, batches[0]) == Outcome(0, 0)
+        wait_for(lambda: connection.produce(topic, batches[0]), Outcome(0, 0))
         with Workload([gateway.bootstrap], topic, partitions=PARTITIONS) as workload:
             workload.wait_for_more()
             holder.execute("LOCK TABLE kafka.partitions IN ACCESS EXCLUSIVE MODE")
@@ -239,7 +242,7 @@ def test_two_gateways_write_the_same_partitions_at_the_same_time(
     ):
         idempotent.wait_for_more(1000)
         proxy.cut_every = 20  # from now on retries come, and many of them to the other gateway
-        wait_for(lambda: proxy.cuts >= 30, wanted=True, timeout_s=40)
+        wait_for(lambda: proxy.cuts >= 30, wanted=True, timeout_s=60)
         proxy.cut_every = 0
         rows = audit(database_url, idempotent.stop())
         audit(database_url, plain.stop())

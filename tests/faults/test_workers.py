@@ -101,9 +101,12 @@ def test_partitions_of_a_killed_worker_move_and_it_comes_back(
     bootstraps = [f"{gateway.bootstrap},{HOST}:{second_port}", f"{HOST}:{second_port},{gateway.bootstrap}"]
     with Workload(bootstraps, topic, partitions=PARTITIONS) as producers:
         producers.wait_for_more()
+        # The parent sees it only once somebody else has the port, so that there is no race for it.
+        os.kill(gateway.pid, signal.SIGSTOP)
         os.kill(_worker_pids(gateway.pid)[2], signal.SIGKILL)
         wait_for(lambda: _is_listening(second_port), wanted=False)
         with _taken(second_port):
+            os.kill(gateway.pid, signal.SIGCONT)
             wait_for(lambda: _leaders(gateway.port, topic), wanted={1}, timeout_s=60)
             producers.wait_for_more(timeout_s=120)
             wait_for(lambda: "a worker could not be started" in gateway.log_text(), wanted=True, timeout_s=60)
@@ -111,10 +114,10 @@ def test_partitions_of_a_killed_worker_move_and_it_comes_back(
         wait_for(lambda: _leaders(gateway.port, topic), wanted={1, 2}, timeout_s=60)
         producers.wait_for_more()
         audit(database_url, producers.stop())
+    wait_for(lambda: "a worker serves again" in gateway.log_text(), wanted=True)
     log = gateway.log_text()
     assert "ended_with=SIGKILL" in log
     assert f"Cannot listen on {HOST}:{second_port}" in log
-    assert "a worker serves again" in log
     gateway.stop_cleanly()
     assert not _is_listening(gateway.port)
     assert not _is_listening(second_port)

@@ -31,7 +31,7 @@ from tests.support.auditor import require_nothing_held
 from tests.support.handmade import StoredRow, make_batch, stored_rows
 
 LIMITS = BatchLimits(max_batch_bytes=1 << 20, max_decompressed_bytes=1 << 20)
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 TOPIC = "t"
 
 

@@ -204,7 +204,7 @@ def test_the_end_waits_for_an_append_and_takes_it_along(
             appending.execute(
                 "UPDATE kafka.partitions SET next_offset = 4 WHERE topic_id = %s AND partition = 0", [topic_id]
             )
-        assert ended.result(10) == [(0, 5, 5)]
+        assert ended.result(60) == [(0, 5, 5)]
 
 
 def test_an_append_waits_for_the_end_and_is_undone(
@@ -219,7 +219,7 @@ def test_an_append_waits_for_the_end_and_is_undone(
             shared = pool.submit(appending.execute, advance_script([], [extent], locked=False).encode())
             wait_for(lambda: waiting(session), 1)
         with pytest.raises(psycopg.Error, match="is not open"):
-            shared.result(10)
+            shared.result(60)
         with pytest.raises(psycopg.Error, match="is not in the transaction"):
             appending.execute(advance_script([], [extent], locked=True).encode())
 

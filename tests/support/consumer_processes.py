@@ -82,7 +82,7 @@ class ConsumerProcess:
         if self._process.poll() is None:
             self._process.stdin.close()
             try:
-                self._process.wait(20)
+                self._process.wait(60)
             except subprocess.TimeoutExpired:
                 self.kill9()
                 raise AssertionError(f"the member did not end:\n{self.log_text()[-3000:]}") from None

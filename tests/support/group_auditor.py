@@ -175,7 +175,7 @@ def processed(*workers: Worker) -> set[str]:
     return {event.value for worker in workers for event in list(worker.events) if event.kind == "record"}
 
 
-def finish(load: Load, *workers: Worker, timeout_s: float = 40.0) -> None:
+def finish(load: Load, *workers: Worker, timeout_s: float = 90.0) -> None:
     """Stop producing; every record must be processed."""
     load.stop()
     wait_for(lambda: len(load.acknowledged - processed(*workers)), 0, timeout_s=timeout_s)

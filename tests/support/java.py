@@ -151,7 +151,7 @@ def compiled(source: Path, kafka_version: str = KAFKA_VERSION) -> list[str]:
 
 
 def run_tool(
-    tool: str, *arguments: str, stdin: bytes = b"", timeout_s: float = 60.0
+    tool: str, *arguments: str, stdin: bytes = b"", timeout_s: float = 120.0
 ) -> subprocess.CompletedProcess[bytes]:
     """Run one of Kafka's console tools; the caller judges its exit code and output."""
     return subprocess.run(
@@ -197,7 +197,7 @@ class JavaClient:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            self._process.wait(20)
+            self._process.wait(60)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

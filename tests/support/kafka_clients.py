@@ -25,7 +25,7 @@ Start: TypeAlias = int | Literal["beginning", "end"]
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 CODECS: tuple[Codec, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
-WAIT_S = 20.0
+WAIT_S = 60.0
 LARGEST_REQUEST = 64 * 1024 * 1024
 
 MESSAGE_TOO_LARGE = 10

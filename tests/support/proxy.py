@@ -80,12 +80,12 @@ class Proxy:
 
     def start(self) -> Self:
         self._thread.start()
-        assert self._is_listening.wait(10), "the proxy does not listen"
+        assert self._is_listening.wait(60), "the proxy does not listen"
         return self
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(10)
+        self._thread.join(60)
         assert not self._thread.is_alive(), "the proxy does not stop"
 
     def __enter__(self) -> Self:

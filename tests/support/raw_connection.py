@@ -10,7 +10,7 @@ from typing import Any, Self
 from tests.support.gateway_process import HOST
 from tests.support.wire_client import _build, message_class
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 def request_frame(

@@ -24,7 +24,7 @@ from aiokafka.structs import TopicPartition as AioTopicPartition
 from tests.support import java
 
 T = TypeVar("T")
-WAIT_S = 30.0
+WAIT_S = 60.0
 SOURCE = Path(__file__).with_name("TransactionalClient.java")
 _numbers = itertools.count(1)
 
@@ -224,7 +224,7 @@ class _Loop:
 
         self.do(cancel_all())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
         self._loop.close()
 
 

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def wait_for(
-    read: Callable[[], T], wanted: T, *, timeout_s: float = 15.0, explain: Callable[[], str] = lambda: ""
+    read: Callable[[], T], wanted: T, *, timeout_s: float = 60.0, explain: Callable[[], str] = lambda: ""
 ) -> None:
     """Read until the value is `wanted`; after the timeout, fail with the last value read and what `explain` tells."""
     deadline = time.monotonic() + timeout_s

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from kafka.protocol import admin, consumer, metadata, producer
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 CLIENT_ID = "wire-test"
 
 

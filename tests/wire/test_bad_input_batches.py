@@ -44,10 +44,10 @@ GOOD = make_batch([Sent(b"one"), Sent(b"two"), Sent(b"three")])
 
 
 @pytest.fixture(scope="module")
-def target(clients_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+def target(module_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     directory: Path = tmp_path_factory.mktemp("bad-batches")
     settings = {"TABLEWIRE_MAX_DECOMPRESSED_MESSAGE_BYTES": str(CAP_BYTES)}
-    with GatewayProcess(clients_database_url, directory=directory, settings=settings) as process:
+    with GatewayProcess(module_database_url, directory=directory, settings=settings) as process:
         target = Target(process)
         target.require_service()
         yield target

@@ -23,9 +23,9 @@ UNKNOWN_TOPIC_ID = 100
 
 
 @pytest.fixture(scope="module")
-def target(clients_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+def target(module_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     directory: Path = tmp_path_factory.mktemp("bad-fetch")
-    with GatewayProcess(clients_database_url, directory=directory) as process:
+    with GatewayProcess(module_database_url, directory=directory) as process:
         target = Target(process)
         target.require_service()
         yield target
@@ -245,7 +245,7 @@ def test_a_poll_is_woken_by_a_write_through_any_gateway(target: Target, reader: 
     waiting.start()
     time.sleep(0.3)  # so that it waits; were it late, the records would be there and it would not wait at all
     assert target.produce(make_batch([Sent(b"wake")]), topic=topic)["error_code"] == 0
-    waiting.join(20)
+    waiting.join(60)
     assert not waiting.is_alive()
     assert b"wake" in bytes(found[0]["records"])
 

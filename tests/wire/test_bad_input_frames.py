@@ -98,7 +98,7 @@ def test_another_protocol_is_closed_with_one_line_in_the_log(target: Target, noi
 
 def told(target: Target) -> tuple[int, int]:
     """How often log and metrics say that a peer sent no request."""
-    with urllib.request.urlopen(f"{target.process.http_url}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"{target.process.http_url}/metrics", timeout=60) as answer:
         (counted,) = re.findall(r"^tablewire_malformed_total (\S+)$", answer.read().decode(), re.MULTILINE)
     return target.process.log_text().count("not a request"), int(float(counted))
 
@@ -146,7 +146,7 @@ def test_announcing_much_and_sending_little_takes_no_memory(target: Target) -> N
 def test_a_frame_that_never_ends_is_closed_by_its_deadline(hasty: Target, sent: bytes) -> None:
     with hasty.unharmed(), hasty.connect() as connection:
         connection.send(sent)
-        assert connection.is_closed_by_peer(timeout_s=15)
+        assert connection.is_closed_by_peer()
 
 
 def test_a_byte_now_and_then_does_not_extend_the_deadline(hasty: Target) -> None:

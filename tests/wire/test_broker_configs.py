@@ -206,7 +206,7 @@ def test_every_gateway_follows_and_a_new_start_forgets_nothing(database_url: str
 
             assert alter(a, ALL, ("message.max.bytes", SET, "4000")) == 0
             assert a.produce("t", batch).code == TOO_LARGE, "at once where it was altered"
-            wait_for(lambda: b.produce("t", batch).code, TOO_LARGE, timeout_s=5)
+            wait_for(lambda: b.produce("t", batch).code, TOO_LARGE, timeout_s=20)
 
             assert alter(b, str(first.node_id), ("message.max.bytes", SET, "6000")) == INVALID_REQUEST
             assert alter(b, str(second.node_id), ("message.max.bytes", SET, "6000")) == 0

@@ -22,7 +22,7 @@ from tests.support.gateway_process import GatewayFailed, GatewayProcess
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient, new_topic_entry
 
-QUICK = {"TABLEWIRE_BROKER_HEARTBEAT_INTERVAL_MS": "100", "TABLEWIRE_BROKER_SESSION_TIMEOUT_MS": "1500"}
+QUICK = {"TABLEWIRE_BROKER_HEARTBEAT_INTERVAL_MS": "100", "TABLEWIRE_BROKER_SESSION_TIMEOUT_MS": "3000"}
 # Whoever waits for silence here waits for longer than any test may take.
 PATIENT = {"TABLEWIRE_BROKER_HEARTBEAT_INTERVAL_MS": "100", "TABLEWIRE_BROKER_SESSION_TIMEOUT_MS": "300000"}
 GROUP, TRANSACTION = 0, 1

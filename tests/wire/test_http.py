@@ -22,7 +22,7 @@ Series = dict[tuple[str, ...], float]
 
 def get(gateway: GatewayProcess, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"{gateway.http_url}{path}", timeout=20) as answer:
+        with urllib.request.urlopen(f"{gateway.http_url}{path}", timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as refused:
         return refused.code, refused.read().decode()
@@ -46,7 +46,7 @@ def produce(gateway: GatewayProcess, topic: str, counts: list[int]) -> None:
     for partition, count in enumerate(counts):
         for _ in range(count):
             producer.produce(topic, b"", partition=partition)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
 
 
 def consumer(gateway: GatewayProcess, group: str) -> confluent_kafka.Consumer:
@@ -112,7 +112,7 @@ def test_a_gateway_is_ready_while_its_database_can_be_written(
         def hang_up() -> None:
             server.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
 
-        assert get(gateway, "/readyz") == (200, "ok\n")
+        wait_for(lambda: get(gateway, "/readyz"), (200, "ok\n"))  # a second for the database may be too little
         assert get(gateway, "/healthz") == (200, "ok\n")
         assert get(gateway, "/elsewhere")[0] == 404
         server.execute(sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = on").format(database))
@@ -129,9 +129,9 @@ def test_a_gateway_is_ready_while_its_database_can_be_written(
         wait_for(lambda: get(gateway, "/readyz"), (200, "ok\n"))
         with psycopg.connect(database_url, autocommit=True) as connection:
             connection.execute("UPDATE kafka.alembic_version SET version_num = '9999'")
-        status, text = get(gateway, "/readyz")
-        assert status == 503
-        assert text.startswith("The database's schema is at 9999, this version needs ")
+        said = "The database's schema is at 9999, this version needs "
+        wait_for(lambda: get(gateway, "/readyz")[1][: len(said)], said)
+        assert get(gateway, "/readyz")[0] == 503
 
 
 def test_a_gateway_that_stops_is_not_ready(database_url: str, tmp_path: Path) -> None:

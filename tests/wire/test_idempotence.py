@@ -405,7 +405,7 @@ def test_retry_in_flight_through_both_gateways_gets_the_first_offset(
         answers = []
         for n in range(rounds):
             batch = make_batch([b"%d" % n] * 3, producer_id=producer_id, epoch=0, sequence=n * 3)
-            barrier.wait(20)
+            barrier.wait(60)
             answers.append(connection.produce(topic, batch))
         return answers
 
@@ -430,7 +430,7 @@ def test_pipelines_of_the_same_batches_through_both_gateways_are_written_once(
     def send_all(connection: HandmadeProducer) -> list[dict[tuple[str, int], Outcome]]:
         answers = []
         for n in range(rounds):
-            barrier.wait(20)
+            barrier.wait(60)
             for sequence in range(n * 5, n * 5 + 5):
                 batch = make_batch([b"%d" % sequence], producer_id=producer_id, epoch=0, sequence=sequence)
                 connection.send_produce({(topic, 0): batch, (topic, 1): batch})
@@ -570,7 +570,7 @@ def test_describe_producers_and_the_view_show_who_writes(through: Through, new_t
 
 
 def counters(gateway: GatewayProcess) -> dict[str, float]:
-    with urllib.request.urlopen(f"{gateway.http_url}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"{gateway.http_url}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     return {name: float(value) for name, value in re.findall(r"^(tablewire_\S+) (\S+)$", text, re.MULTILINE)}
 

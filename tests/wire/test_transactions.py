@@ -1137,10 +1137,10 @@ def test_what_was_acknowledged_before_the_end_is_in_it_and_nothing_after_it(
         commit = attempt % 3 != 2
         with ThreadPoolExecutor(1) as pool:
             refused = pool.submit(append_until_refused)
-            assert is_begun.wait(20)
+            assert is_begun.wait(60)
             time.sleep(0.002 * attempt)
             assert ending.end(writer.name, writer.producer, commit=commit)[0] == NONE
-            assert refused.result(20) == OLD_EPOCH
+            assert refused.result(60) == OLD_EPOCH
         seen = [
             value
             for partition in range(3)
@@ -1264,8 +1264,8 @@ def test_a_topic_may_be_deleted_while_a_transaction_over_it_ends(
         with ThreadPoolExecutor(2) as pool:
             ended = pool.submit(writer.end, commit=True)
             deleted = pool.submit(deleting.call, "DeleteTopics", 4, topic_names=[gone], timeout_ms=20_000)
-            assert ended.result(20) == NONE
-            assert deleted.result(20)["responses"][0]["error_code"] == NONE
+            assert ended.result(60) == NONE
+            assert deleted.result(60)["responses"][0]["error_code"] == NONE
     assert values(ending.read_all(kept)) == [b"%d" % n for n in range(15)]
 
 
@@ -1478,7 +1478,7 @@ def test_a_zombie_member_commits_nothing_in_its_transaction(
         joining = heir.begin_join()
         wait_for(zombie.heartbeat, REBALANCE_IN_PROGRESS)
         assert zombie.join()["error_code"] == NONE
-        assert joining.result(20)["error_code"] == NONE
+        assert joining.result(60)["error_code"] == NONE
         begin_offsets(writer, group)
         assert commit_offsets(writer, group, {(topic, 0): 8}, **was) == {ILLEGAL_GENERATION}
         zombie.leave()
@@ -1641,7 +1641,7 @@ def test_transactions_are_counted_and_measured(
     topic, connection = new_topic(), connect(0, KIP_890)
 
     def measured() -> dict[str, float]:
-        with urllib.request.urlopen(f"{gateways[0].http_url}/metrics", timeout=10) as page:
+        with urllib.request.urlopen(f"{gateways[0].http_url}/metrics", timeout=60) as page:
             lines = page.read().decode().splitlines()
         return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
 
