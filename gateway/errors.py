@@ -337,7 +337,7 @@ class UnsupportedAssignor(KafkaError):
 
 
 class InvalidRegularExpression(KafkaError):
-    """The pattern of topics a member subscribes to cannot be read (KIP-848)."""
+    """A pattern of topics (KIP-848) or transactional ids (KIP-1152) cannot be read."""
 
     code = ErrorCode.invalid_regular_expression
 

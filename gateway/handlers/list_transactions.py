@@ -5,10 +5,9 @@ v0 flexible · v1 by duration (KIP-994) · v2 by pattern (KIP-1152)
 
 from __future__ import annotations
 
-import re
-
+from gateway.domain.patterns import compile_pattern
 from gateway.domain.transactions import State
-from gateway.errors import ErrorCode, KafkaError
+from gateway.errors import ErrorCode, InvalidRegularExpression, KafkaError
 from gateway.handlers.registry import RequestContext, handles, outcome
 from gateway.protocol.messages import ApiKey, Request, Tree, field
 from gateway.storage import transactions as storage
@@ -24,9 +23,9 @@ async def list_transactions(request: Request, context: RequestContext) -> Tree:
         "transaction_states": [],
     }
     try:
-        matches = re.compile(pattern).fullmatch if pattern else None
-    except re.error:
-        return {**answer, "error_code": ErrorCode.invalid_regular_expression}
+        matches = compile_pattern(pattern, field="TransactionalIdPattern").fullmatch if pattern else None
+    except InvalidRegularExpression as error:
+        return {**answer, "error_code": error.code}
     rows = await outcome(
         storage.list_all(
             context.broker.database,

@@ -1,6 +1,7 @@
 """TxnOffsetCommit: offsets of a group that become true when the producer's transaction commits.
 
-v3 flexible, names the group's member so that a zombie is fenced (KIP-447) · v5 adds the group by itself (KIP-890)
+v3 flexible, names the group's member so that a zombie is fenced (KIP-447) · v4 knows TRANSACTION_ABORTABLE, v5 adds the
+group by itself (KIP-890)
 """
 
 from __future__ import annotations
@@ -15,14 +16,17 @@ from gateway.errors import (
     ErrorCode,
     IllegalGeneration,
     InvalidRequest,
+    InvalidTxnState,
     KafkaError,
     OffsetMetadataTooLarge,
     StaleMemberEpoch,
+    TransactionAbortable,
 )
 from gateway.handlers.registry import RequestContext, handles, outcome
 from gateway.protocol.messages import ApiKey, Request, Tree, field
 from gateway.storage.transactions import PendingOffset
 
+FIRST_VERSION_WITH_ABORTABLE = 4
 FIRST_VERSION_THAT_BEGINS = 5
 NEVER = 1000
 
@@ -40,6 +44,8 @@ async def txn_offset_commit(request: Request, context: RequestContext) -> Tree:
     }
     pending = [offset for offset in judged.values() if isinstance(offset, PendingOffset)]
     result = await outcome(_commit(request, pending, context)) if pending or not judged else None
+    if isinstance(result, InvalidTxnState) and context.version >= FIRST_VERSION_WITH_ABORTABLE:
+        result = TransactionAbortable(result.message)
     # The group's coordinator answers here: a fenced producer is an invalid epoch to it, in every version.
     code = context.producer_error(result, fenced_since=NEVER)
     return {

@@ -1,24 +1,15 @@
-"""Which topics a member of a consumer group wants: names, and a pattern that grows with the topics there are.
-
-Patterns are RE2's, as Kafka's are (KIP-848): they match in linear time, so no client can keep a gateway busy.
-"""
+"""Which topics a member of a consumer group wants: names, and a pattern that grows with the topics there are."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
-import re2
-
-from gateway.errors import InvalidRegularExpression
+from gateway.domain.patterns import compile_pattern
 
 __all__ = ["KnownTopic", "Resolved", "Topics", "check_pattern", "resolve"]
-
-PATTERN_MAX_BYTES = 1 << 20
-"""Memory that RE2 may use for one pattern; what needs more is refused."""
 
 
 class KnownTopic(NamedTuple):
@@ -57,16 +48,5 @@ def resolve(patterns: Iterable[str], topics: Topics) -> dict[str, frozenset[str]
     }
 
 
-@lru_cache(maxsize=1000)
 def _compiled(pattern: str) -> Any:
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = PATTERN_MAX_BYTES
-    try:
-        if "\0" in pattern:
-            raise InvalidRegularExpression("the pattern holds a NUL, which no topic's name can")
-        return re2.compile(pattern, options=options)
-    except re2.error as error:
-        reason = error.args[0] if error.args else "unreadable"
-        text = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
-        raise InvalidRegularExpression(f"SubscribedTopicRegex `{pattern}` is not a valid pattern: {text}") from None
+    return compile_pattern(pattern, field="SubscribedTopicRegex")
