@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
 
+import psycopg
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -53,6 +55,35 @@ def test_an_unreachable_database_is_one_sentence_and_exit_code_1(tablewire, comm
     assert done.stderr.startswith("tablewire: The database at 127.0.0.1:1/db cannot be used: ")
     assert done.stderr.count("\n") == 1
     assert "hunter2" not in done.stderr
+
+
+@pytest.mark.parametrize("variable", ["TABLEWIRE_LISTEN", "TABLEWIRE_HTTP_LISTEN"])
+def test_a_busy_port_is_one_sentence_and_exit_code_1(tablewire, database_url: str, variable: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        busy = f"127.0.0.1:{taken.getsockname()[1]}"
+        free = {"TABLEWIRE_LISTEN": "127.0.0.1:0", "TABLEWIRE_HTTP_LISTEN": "127.0.0.1:0"}
+        done = tablewire("serve", **{**free, variable: busy, "TABLEWIRE_DATABASE_URL": database_url})
+    assert (done.returncode, done.stdout) == (1, "")
+    said = [line for line in done.stderr.splitlines() if "the compiled transcoder was not built" not in line]
+    assert len(said) == 1
+    assert said[0].startswith(f"tablewire: Cannot listen on {busy}")
+    assert "address already in use" in said[0].lower()
+    assert variable in said[0]
+
+
+@pytest.mark.parametrize("command", ["serve", "migrate"])
+def test_a_schema_of_a_newer_version_is_one_sentence_and_exit_code_1(
+    tablewire, database_url: str, command: str
+) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("UPDATE kafka.alembic_version SET version_num = '9999'")
+    done = tablewire(command, TABLEWIRE_DATABASE_URL=database_url)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("tablewire: ")
+    assert "9999" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_serve_refuses_a_database_that_was_not_migrated(tablewire, empty_database_url: str) -> None:
