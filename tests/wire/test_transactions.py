@@ -966,7 +966,7 @@ def start_many(connection: TransactionConnection, share: int) -> list[int]:
 
 
 def test_unused_transactional_ids_expire(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    settings = {"TABLEWIRE_TRANSACTIONAL_ID_EXPIRATION_MS": "1000"}
+    settings = {"TABLEWIRE_TRANSACTIONAL_ID_EXPIRATION_MS": "3600000"}
     with (
         GatewayProcess(database_url, directory=tmp_path_factory.mktemp("expiring"), settings=settings) as gateway,
         TransactionConnection(gateway.bootstrap) as connection,
@@ -975,6 +975,7 @@ def test_unused_transactional_ids_expire(database_url: str, tmp_path_factory: py
         kept = Writer(connection, "kept")
         kept.write(topic, b"open")
         first = [connection.start(f"many-{n}") for n in range(300)]
+        run(database_url, "UPDATE kafka.transactions SET updated_at = now() - interval '2 hours'")
         names = "SELECT transactional_id FROM kafka.transactions"
         wait_for(lambda: run(database_url, names), [("kept",)], timeout_s=30)
         assert kept.end(commit=True) == NONE
