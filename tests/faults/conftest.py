@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -42,6 +42,21 @@ class CrashingServer:
         for pid in (self._postgres.pid, *children_of(self._postgres.pid)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """No process of the server does anything, though the kernel still acknowledges what is sent to it."""
+        assert self._postgres.pid is not None
+        pids = (self._postgres.pid, *children_of(self._postgres.pid))
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
 
     def kill9_session(self, pid: int) -> None:
         """End one session's process, which must be ours."""

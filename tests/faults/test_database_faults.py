@@ -1,4 +1,4 @@
-"""PostgreSQL dies, restarts, loses sessions or is locked while producers write (F5 to F8, F20, F21).
+"""PostgreSQL dies, restarts, loses sessions or is locked while producers write (F5 to F8, F10, F20, F21).
 
 The gateway keeps running throughout: it answers what is retriable, and goes on when the database does.
 """
@@ -9,9 +9,11 @@ import itertools
 import random
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import psycopg
 import pytest
@@ -121,6 +123,48 @@ def test_database_that_was_away_for_long_is_used_at_once_when_it_is_back(
         wait_for(lambda: connection.produce(topic, make_batch([b"back"])).code, 0, timeout_s=15)
         took = time.monotonic() - back_at
     assert took < 5, f"the first record was written {took:.1f} s after the database was back"
+
+
+def test_database_that_is_silent_is_given_up_in_time_and_used_again(
+    crashing_server: CrashingServer, start_gateway: StartGateway, new_topic: NewTopic
+) -> None:
+    """F10: connections stay open and nothing comes back. Whoever asks is answered, and a retry finds the truth."""
+    gateway = start_gateway(crashing_server.url)
+    topic = new_topic(gateway, partitions=2)
+    gateway.stop_cleanly()
+    gateway.settings["TABLEWIRE_DATABASE_TIMEOUT_MS"] = "1500"
+    gateway.restart()
+    with HandmadeProducer(gateway.bootstrap) as connection, ExitStack() as stack:
+        _, producer_id, _ = connection.init_producer_id()
+        batches = [make_batch([b"%d" % n], producer_id=producer_id, epoch=0, sequence=n) for n in range(3)]
+        wait_for(lambda: connection.produce(topic, batches[0]).code, 0)
+        asking = [stack.enter_context(HandmadeProducer(gateway.bootstrap)) for _ in range(2)]
+        with crashing_server.frozen(), ThreadPoolExecutor(3) as threads:
+            refused = threads.submit(connection.produce, topic, batches[1])
+            fetched = threads.submit(list_end, asking[0], topic)
+            begun = threads.submit(asking[1].init_producer_id)
+            assert refused.result(60).code in RETRIABLE
+            assert fetched.result(60) != 0
+            assert begun.result(60)[0] != 0
+            assert urlopen_code(f"{gateway.http_url}/readyz") == 503
+        for n, batch in enumerate(batches):
+            wait_for(lambda batch=batch: connection.produce(topic, batch), Outcome(0, n))
+    assert [row.value for row in stored_rows(crashing_server.url, topic)] == [b"0", b"1", b"2"]
+
+
+def list_end(connection: HandmadeProducer, topic: str) -> int:
+    """The error code of ListOffsets by time, which the database is asked for."""
+    asked = [{"name": topic, "partitions": [{"partition_index": 0, "timestamp": 1}]}]
+    answer = connection.call("ListOffsets", 5, replica_id=-1, isolation_level=0, topics=asked)
+    return int(answer["topics"][0]["partitions"][0]["error_code"])
+
+
+def urlopen_code(url: str) -> int:
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refused:
+        return refused.code
 
 
 def test_lock_on_the_partitions_is_waited_out_with_retriable_answers(

@@ -785,6 +785,26 @@ def test_a_transaction_outlives_its_gateway(
         through.close()
 
 
+def test_another_process_may_end_what_it_was_told_of(
+    gateways: list[GatewayProcess], generation: Generation, name: str, new_topic: Callable[..., str]
+) -> None:
+    """T18: Flink writes producer id and epoch into its checkpoint; who takes over commits without InitProducerId."""
+    topic = new_topic(2)
+    for n, gateway in enumerate((gateways[0], gateways[1])):
+        with TransactionConnection(gateways[0].bootstrap, generation) as before:
+            writer = Writer(before, f"{name}-{n}")
+            for partition in range(2):
+                assert writer.write(topic, b"%d" % n, partition=partition).code == NONE
+        through = Through([gateway], generation)
+        writer.through = through
+        had = writer.producer
+        assert writer.end(commit=True) == NONE
+        assert through.end(writer.name, had, commit=True)[0] == NONE, "it may recover from the same checkpoint again"
+        for partition in range(2):
+            require_seen(through, topic, [b"%d" % each for each in range(n + 1)], partition)
+        through.close()
+
+
 def test_the_end_of_a_transaction_that_was_lost_is_refused(
     through: Through, name: str, new_topic: Callable[..., str]
 ) -> None:
