@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -124,6 +125,37 @@ async def test_a_scan_reads_each_piece_once_and_the_next_one_ahead(gateway: Gate
     assert seen == list(range(ROWS))
     pieces = gateway.database.statements[READ]
     assert ROWS * VALUE_BYTES // PIECE_BYTES <= pieces <= ROWS * (VALUE_BYTES + 20) // PIECE_BYTES + 5
+
+
+def test_a_read_costs_the_same_however_much_follows(key: PartitionKey, database_url: str) -> None:
+    """Rows that PostgreSQL looks at for one piece, with 2,000 rows ahead of the consumer and with 42,000."""
+    wanted = {**key._asdict(), "start_offset": 100, "max_rows": 200, "max_bytes": PIECE_BYTES}
+    more = (
+        'INSERT INTO kafka.messages (topic_id, partition, "offset", "timestamp", timestamp_type, is_transactional,'
+        ' value) SELECT topic_id, partition, n, "timestamp", 0, false, value FROM kafka.messages,'
+        ' generate_series(%s, %s) AS n WHERE "offset" = 0'
+    )
+    with psycopg.connect(database_url, autocommit=True) as connection:
+
+        def rows_looked_at(end_offset: int) -> int:
+            query = f"EXPLAIN (ANALYZE, FORMAT JSON, TIMING OFF) {statement(READ)}"
+            ((plans,),) = connection.execute(query.encode(), {**wanted, "end_offset": end_offset}).fetchall()
+            return sum(scanned(plans[0]["Plan"]))
+
+        connection.execute("ANALYZE kafka.messages")
+        before = rows_looked_at(ROWS)
+        connection.execute(more, [ROWS, ROWS + 40_000 - 1])
+        connection.execute("ANALYZE kafka.messages")
+        assert rows_looked_at(ROWS + 40_000) == before
+        assert before <= 2 * 200
+
+
+def scanned(plan: dict[str, Any]) -> Iterator[float]:
+    """Of each node that reads a table: rows it gave, and rows it threw away."""
+    if "Relation Name" in plan:
+        yield plan["Actual Loops"] * (plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0))
+    for part in plan.get("Plans", ()):
+        yield from scanned(part)
 
 
 async def test_a_reader_of_committed_records_gets_nothing_that_was_read_ahead_for_others(
