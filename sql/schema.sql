@@ -29,12 +29,12 @@ $$;
 
 COMMENT ON FUNCTION kafka.abort_transaction(aborted_id text) IS 'For an operator: aborts the open transaction of a transactional id and fences its producer.';
 
-CREATE FUNCTION kafka.advance_partitions(transactions bigint[], locks bigint[], advances bigint[], extents bigint[], states bigint[]) RETURNS void
+CREATE FUNCTION kafka.advance_partitions(transactions bigint[], locks bigint[], advances bigint[], advances_at integer[], extents bigint[], states bigint[], states_at integer[]) RETURNS void
     LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_generic_plan'
     AS $$
 DECLARE
-    i integer := 1;
-    n integer;
+    moved integer;
 BEGIN
     -- Lock order: transactions, then partitions; both come sorted.
     FOR i IN 1 .. cardinality(transactions) BY 2 LOOP
@@ -53,21 +53,21 @@ BEGIN
     -- While no transaction is open the last stable offset is the end and moves, to the first record of a transaction
     -- that this commit begins or to the new end; otherwise it stays. It never goes back: DeleteRecords may have
     -- moved it.
-    FOR i IN 1 .. cardinality(advances) BY 6 LOOP
-        UPDATE kafka.partitions p
-        SET next_offset = advances[i + 3],
-            last_stable_offset = CASE WHEN p.last_stable_offset = p.next_offset
-                                      THEN greatest(p.last_stable_offset, advances[i + 4])
-                                      ELSE p.last_stable_offset END,
-            max_timestamp = greatest(p.max_timestamp, (timestamp 'epoch' + make_interval(
-                days => (advances[i + 5] / 86400000)::int,
-                secs => (advances[i + 5] % 86400000) / 1000.0)) AT TIME ZONE 'UTC')
-        WHERE p.topic_id = advances[i] AND p.partition = advances[i + 1] AND p.next_offset = advances[i + 2];
-        IF NOT FOUND THEN
-            RAISE EXCEPTION 'partition % of topic id % is not at offset %', advances[i + 1], advances[i],
-                advances[i + 2] USING ERRCODE = 'TW006';
-        END IF;
-    END LOOP;
+    UPDATE kafka.partitions p
+    SET next_offset = advances[i + 3],
+        last_stable_offset = CASE WHEN p.last_stable_offset = p.next_offset
+                                  THEN greatest(p.last_stable_offset, advances[i + 4])
+                                  ELSE p.last_stable_offset END,
+        max_timestamp = greatest(p.max_timestamp, (timestamp 'epoch' + make_interval(
+            days => (advances[i + 5] / 86400000)::int,
+            secs => (advances[i + 5] % 86400000) / 1000.0)) AT TIME ZONE 'UTC')
+    FROM unnest(advances_at) AS i
+    WHERE p.topic_id = advances[i] AND p.partition = advances[i + 1] AND p.next_offset = advances[i + 2];
+    GET DIAGNOSTICS moved = ROW_COUNT;
+    IF moved <> cardinality(advances_at) THEN
+        RAISE EXCEPTION '% of % partitions are where they were', moved, cardinality(advances_at)
+            USING ERRCODE = 'TW006';
+    END IF;
 
     FOR i IN 1 .. cardinality(extents) BY 5 LOOP
         UPDATE kafka.transaction_partitions tp
@@ -80,24 +80,25 @@ BEGIN
     END LOOP;
 
     -- Of each producer six numbers, how many batches are remembered of it, and four lists of that length.
-    WHILE i < cardinality(states) LOOP
-        n := states[i + 6];
+    IF cardinality(states_at) > 0 THEN
         INSERT INTO kafka.producer_sequences (producer_id, topic_id, partition_id, producer_epoch, last_sequence,
             run_length, first_sequences, last_sequences, base_offsets, timestamps_ms)
-        VALUES (states[i], states[i + 1], states[i + 2], states[i + 3], states[i + 4], states[i + 5],
-            states[i + 7:i + 6 + n], states[i + 7 + n:i + 6 + 2 * n], states[i + 7 + 2 * n:i + 6 + 3 * n],
-            states[i + 7 + 3 * n:i + 6 + 4 * n])
+        SELECT states[i], states[i + 1], states[i + 2], states[i + 3], states[i + 4], states[i + 5],
+               states[i + 7 : i + 6 + states[i + 6]],
+               states[i + 7 + states[i + 6] : i + 6 + 2 * states[i + 6]],
+               states[i + 7 + 2 * states[i + 6] : i + 6 + 3 * states[i + 6]],
+               states[i + 7 + 3 * states[i + 6] : i + 6 + 4 * states[i + 6]]
+        FROM unnest(states_at) AS i
         ON CONFLICT (producer_id, topic_id, partition_id) DO UPDATE SET
             producer_epoch = excluded.producer_epoch, last_sequence = excluded.last_sequence,
             run_length = excluded.run_length, first_sequences = excluded.first_sequences,
             last_sequences = excluded.last_sequences, base_offsets = excluded.base_offsets,
             timestamps_ms = excluded.timestamps_ms, updated_at = now();
-        i := i + 7 + 4 * n;
-    END LOOP;
+    END IF;
 END
 $$;
 
-COMMENT ON FUNCTION kafka.advance_partitions(transactions bigint[], locks bigint[], advances bigint[], extents bigint[], states bigint[]) IS 'The first half of a commit of records: share open transactions, lock partitions, move their ends if nobody else has (else SQLSTATE TW006), and remember the newest five batches of each producer. For gateways.';
+COMMENT ON FUNCTION kafka.advance_partitions(transactions bigint[], locks bigint[], advances bigint[], advances_at integer[], extents bigint[], states bigint[], states_at integer[]) IS 'The first half of a commit of records: share open transactions, lock partitions, move their ends if nobody else has (else SQLSTATE TW006), and remember the newest five batches of each producer. For gateways.';
 
 CREATE FUNCTION kafka.append_record(topic text, partition integer, key bytea, value bytea, header_names text[] DEFAULT NULL::text[], header_values bytea[] DEFAULT NULL::bytea[]) RETURNS bigint
     LANGUAGE sql

@@ -70,15 +70,26 @@ class Appended(NamedTuple):
 
 
 class Append:
-    """A batch on its way into a partition; `done` is resolved after COMMIT, or with the refusal."""
+    """A batch on its way into a partition; `on_done` is called after COMMIT, or when it was refused."""
 
-    __slots__ = ("batch", "done", "identity", "key", "keys", "knows_abortable", "producer_key", "uses_log_append_time")
+    __slots__ = (
+        "_on_done",
+        "batch",
+        "identity",
+        "key",
+        "keys",
+        "knows_abortable",
+        "outcome",
+        "producer_key",
+        "uses_log_append_time",
+    )
 
     def __init__(
         self,
         key: PartitionKey,
         batch: ProducedBatch,
         *,
+        on_done: Callable[[], None],
         uses_log_append_time: bool,
         knows_abortable: bool = False,
         keys: Keys | None = None,
@@ -92,21 +103,20 @@ class Append:
         """Whether the client understands TRANSACTION_ABORTABLE (KIP-890)."""
         self.producer_key = ProducerKey(*key, batch.producer_id)
         self.identity = BatchIdentity(batch.producer_epoch, batch.base_sequence, batch.record_count)
-        self.done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self.outcome: Appended | BaseException | None = None
+        """None until it is known."""
+        self._on_done = on_done
 
     @property
     def transaction_of(self) -> int | None:
         """Whose open transaction the batch is part of."""
         return self.batch.producer_id if self.batch.is_transactional else None
 
-    def answer(self, appended: Appended) -> None:
-        if not self.done.done():
-            self.done.set_result(appended)
-
-    def refuse(self, error: BaseException) -> None:
-        if not self.done.done():
-            self.done.set_exception(error)
-            self.done.exception()  # the client may be gone: then nobody asks, and asyncio would complain
+    def settle(self, outcome: Appended | BaseException) -> None:
+        """It is durable, or it is not going to be; what was said first holds."""
+        if self.outcome is None:
+            self.outcome = outcome
+            self._on_done()
 
 
 class Written(NamedTuple):
@@ -221,32 +231,33 @@ class _Plan:
     def _accept(
         self, append: Append, state: PartitionState, sifted: Sifted | None, *, append_time_ms: int | None
     ) -> None:
-        batch, base_offset = append.batch, state.next_offset
+        key, batch, base_offset = append.key, append.batch, state.next_offset
         next_offset = base_offset
         newest_ms = NO_TIMESTAMP
         is_whole = sifted is None or len(sifted.kept) == batch.record_count
-        for part in [batch] if sifted is None or is_whole else select_records(batch, sifted.kept):
+        for part in (batch,) if sifted is None or is_whole else select_records(batch, sifted.kept):
             self.rows.append(
                 copy_rows(
                     part,
-                    topic_id=append.key.topic_id,
-                    partition=append.key.partition,
+                    topic_id=key.topic_id,
+                    partition=key.partition,
                     base_offset=next_offset,
                     log_append_time_ms=append_time_ms,
                 )
             )
             next_offset += part.record_count
             newest_ms = max(newest_ms, part.max_timestamp if append_time_ms is None else append_time_ms)
-        self.max_timestamps[append.key] = max(newest_ms, self.max_timestamps.get(append.key, newest_ms))
+        self.max_timestamps[key] = max(newest_ms, self.max_timestamps.get(key, newest_ms))
         self._remember(append, base_offset=base_offset, timestamp_ms=newest_ms)
         if self.gate is not None and append.keys is not None and sifted is not None:
-            self.gate.begin(
-                append.key, append.keys, sifted, base_offset=base_offset, transaction_of=append.transaction_of
-            )
+            self.gate.begin(key, append.keys, sifted, base_offset=base_offset, transaction_of=append.transaction_of)
         # While no transaction is open the last stable offset is the end; the UPDATE applies the same rule.
         is_stable = state.last_stable_offset == state.next_offset and not batch.is_transactional
-        self.after[append.key] = state._replace(
-            next_offset=next_offset, last_stable_offset=next_offset if is_stable else state.last_stable_offset
+        self.after[key] = PartitionState(
+            state.log_start_offset,
+            next_offset if is_stable else state.last_stable_offset,
+            next_offset,
+            state.leader_epoch,
         )
         if batch.is_transactional:
             self._extend(append, base_offset=base_offset, last_offset=next_offset - 1)
@@ -279,6 +290,8 @@ class _Plan:
     @property
     def has_unproven_duplicates(self) -> bool:
         """Whether a duplicate was found, or must be remembered, in a partition that this commit does not move."""
+        if not self.duplicates and not self.repeated:
+            return False
         remembered = (append for append, _ in self.repeated if append.batch.has_producer)
         found = (append for append, _ in self.duplicates)
         return any(append.key not in self.max_timestamps for append in (*found, *remembered))
@@ -351,7 +364,7 @@ class _Writer:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         for append in self._queue:
-            append.refuse(NotLeaderOrFollower("the gateway is stopping"))
+            append.settle(NotLeaderOrFollower("the gateway is stopping"))
         if self._connection is not None:
             await self._connection.close()
 
@@ -506,11 +519,11 @@ class _Writer:
         for written in plan.written():
             self._on_written(written)
         for accepted in plan.accepted:
-            accepted.append.answer(accepted.appended)
+            accepted.append.settle(accepted.appended)
         for append, appended in (*plan.duplicates, *plan.repeated):
-            append.answer(appended)
+            append.settle(appended)
         for append, error in plan.refused:
-            append.refuse(error)
+            append.settle(error)
         _count(plan)
 
     def marked(self, key: PartitionKey, state: PartitionState) -> None:
@@ -534,7 +547,7 @@ class _Writer:
         """Answer the group; what may have been committed is unknown, so no state is believed any more."""
         self._forget_all()
         await self._recover()
-        unanswered = [append for append in group if not append.done.done()]
+        unanswered = [append for append in group if append.outcome is None]
         is_expected = isinstance(error, DATABASE_ERRORS) and not is_bug(error)
         if is_bad_data(error):
             if len(unanswered) > 1:
@@ -547,7 +560,7 @@ class _Writer:
             error = translate(error)
             log.warning("a group of batches was not written", batches=len(unanswered), error=str(error))
         for append in unanswered:
-            append.refuse(error)
+            append.settle(error)
 
     async def _connected(self) -> LogConnection:
         if self._connection is None or not self._connection.is_usable:
@@ -574,9 +587,8 @@ def _split(group: Sequence[Append]) -> list[Sequence[Append]]:
 
 
 def _count(plan: _Plan) -> None:
-    for append, _, record_count in plan.accepted:
-        metrics.PRODUCED_RECORDS.inc(record_count)
-        metrics.PRODUCED_BYTES.inc(len(append.batch.data))
+    metrics.PRODUCED_RECORDS.inc(sum(accepted.record_count for accepted in plan.accepted))
+    metrics.PRODUCED_BYTES.inc(sum(len(accepted.append.batch.data) for accepted in plan.accepted))
     metrics.DUPLICATES.inc(len(plan.duplicates))
     if plan.gate is not None:
         plan.gate.count()

@@ -36,6 +36,7 @@ from gateway.handlers.registry import RequestContext, UnheardRefusal, handles, o
 from gateway.protocol import transcoder
 from gateway.protocol.batches import BatchLimits, ProducedBatch, decode_produced, find_headers, is_compressed
 from gateway.protocol.messages import ApiKey, Request, Tree
+from gateway.protocol.produce_answers import WrittenBatch, encode_written
 from gateway.storage.keys import PartitionKey
 
 FIRST_VERSION_WITH_IDS = 13
@@ -56,56 +57,46 @@ Outcome = Appended | KafkaError
 
 
 @handles(ApiKey.PRODUCE, versions=range(3, 14), announced_min=0)
-async def produce(request: Request, context: RequestContext) -> Awaitable[Tree | None]:
+async def produce(request: Request, context: RequestContext) -> Awaitable[Tree | bytes | None]:
     """Judge and queue every batch, in order; the answer follows when all of them are committed or refused."""
     names_topics_by_id = context.version >= FIRST_VERSION_WITH_IDS
     named = [topic.topic_id if names_topics_by_id else topic.name for topic in request.topic_data]
     topics = await context.find_topics(named, by_id=names_topics_by_id)
+    if request.acks not in (-1, 0, 1):
+        topics = dict.fromkeys(named, InvalidRequiredAcks(f"acks must be 0, 1 or all, not {request.acks}"))
     begun = _Begun()
     for name, data in zip(named, request.topic_data, strict=True):
+        topic = topics[name]
+        if isinstance(topic, KafkaError):
+            for partition in data.partition_data:
+                begun.refuse(name, partition.index, topic)
+            continue
+        limits = _limits(topic, context)
         for partition in data.partition_data:
             try:
-                append: Append | KafkaError = await _begin(topics, name, partition, request, context)
+                key = topic.partition(partition.index)
+                records = partition.records
+                if records is None:
+                    raise InvalidRecord("there are no records")
+                batch = _decode_here(records, limits)
+                if batch is None:
+                    batch = await asyncio.get_running_loop().run_in_executor(None, decode_produced, records, limits)
+                _check(batch, topic, request)
+                if batch.is_transactional:
+                    await _join_transaction(batch, key, request, context)
+                append = begun.add(name, partition.index, key, batch, topic, context)
             except KafkaError as error:
-                append = error
-            await begun.add(name, partition.index, append)
+                begun.refuse(name, partition.index, error)
+            else:
+                context.broker.appends.submit(append)
+            if begun.decoded_bytes > MAX_DECODED_BYTES:
+                await begun.settle()
     context.memory.decoded_bytes = begun.decoded_bytes
-    return _answer(begun, request, named_by_id=names_topics_by_id)
+    return _answer(begun, request, version=context.version)
 
 
-async def _begin(
-    topics: dict[Any, Topic | KafkaError],
-    name: Any,
-    partition: Any,
-    request: Request,
-    context: RequestContext,
-) -> Append:
-    """Check one partition's batch and queue it."""
-    if request.acks not in (-1, 0, 1):
-        raise InvalidRequiredAcks(f"acks must be 0, 1 or all, not {request.acks}")
-    topic = topics[name]
-    if isinstance(topic, KafkaError):
-        raise topic
-    key = topic.partition(partition.index)
-    if partition.records is None:
-        raise InvalidRecord("there are no records")
-    batch = await _decode(partition.records, topic, context)
-    _check(batch, topic, request)
-    if batch.is_transactional:
-        await _join_transaction(batch, key, request, context)
-    append = Append(
-        key,
-        batch,
-        uses_log_append_time=topic.settings.log_append_time,
-        knows_abortable=context.version >= FIRST_VERSION_WITH_ABORTABLE,
-        keys=_keys(batch, topic),
-    )
-    context.broker.appends.submit(append)
-    return append
-
-
-async def _decode(records: bytes, topic: Topic, context: RequestContext) -> ProducedBatch:
-    limits = BatchLimits(
+def _limits(topic: Topic, context: RequestContext) -> BatchLimits:
+    return BatchLimits(
         max_batch_bytes=topic.settings.max_message_bytes,
         # A topic may ask for less than the gateway allows, never for more.
         max_decompressed_bytes=min(
@@ -113,18 +104,20 @@ async def _decode(records: bytes, topic: Topic, context: RequestContext) -> Prod
         ),
         allow_zstd=context.version >= FIRST_VERSION_WITH_ZSTD,
     )
+
+
+def _decode_here(records: bytes, limits: BatchLimits) -> ProducedBatch | None:
+    """The batch, if reading it keeps the event loop for a moment only."""
     if not is_compressed(records):
         if len(records) < DECODE_IN_THREAD_BYTES or transcoder.implementation.IS_COMPILED:
             return decode_produced(records, limits)
     elif len(records) < DECODE_IN_THREAD_BYTES:
+        few_bytes = min(limits.max_decompressed_bytes, EXPAND_IN_LOOP_BYTES)
         try:
-            return decode_produced(
-                records,
-                replace(limits, max_decompressed_bytes=min(limits.max_decompressed_bytes, EXPAND_IN_LOOP_BYTES)),
-            )
+            return decode_produced(records, replace(limits, max_decompressed_bytes=few_bytes))
         except MessageTooLarge:
             pass  # for the event loop, or for the topic: the thread will tell
-    return await asyncio.get_running_loop().run_in_executor(None, decode_produced, records, limits)
+    return None
 
 
 def _keys(batch: ProducedBatch, topic: Topic) -> Keys | None:
@@ -183,17 +176,23 @@ def _check(batch: ProducedBatch, topic: Topic, request: Request) -> None:
         raise InvalidRecord(f"topic {topic.name} is compacted, so each record needs a key")
 
 
-async def _answer(begun: _Begun, request: Request, *, named_by_id: bool) -> Tree | None:
+async def _answer(begun: _Begun, request: Request, *, version: int) -> Tree | bytes | None:
     await begun.settle()
     if request.acks == 0:
         # The client hears of no error; as with Kafka, a closed connection is all it gets.
         if refused := [each for _, _, each in begun.settled if isinstance(each, KafkaError)]:
             raise UnheardRefusal(refused[0].message)
         return None
+    if begun.is_all_written:
+        written: dict[Any, list[WrittenBatch]] = {}
+        for name, index, result in begun.settled:
+            assert isinstance(result, Appended)
+            written.setdefault(name, []).append(WrittenBatch(index, *result))
+        return encode_written(written.items(), version=version)
     responses: dict[Any, list[Tree]] = {}
     for name, index, result in begun.settled:
         responses.setdefault(name, []).append(_partition_response(index, result))
-    label = "topic_id" if named_by_id else "name"
+    label = "topic_id" if version >= FIRST_VERSION_WITH_IDS else "name"
     return {"responses": [{label: name, "partition_responses": partitions} for name, partitions in responses.items()]}
 
 
@@ -203,36 +202,54 @@ class _Begun:
 
     def __init__(self) -> None:
         self.settled: list[tuple[Any, int, Outcome]] = []
+        self.is_all_written = True
+        """As far as batches are settled."""
         self.decoded_bytes = 0
         self._waiting: list[tuple[Any, int, Append | KafkaError]] = []
+        self._unsettled = 0
+        self._waiter: asyncio.Future[None] | None = None
 
-    async def add(self, name: Any, index: int, append: Append | KafkaError) -> None:
+    def add(
+        self, name: Any, index: int, key: PartitionKey, batch: ProducedBatch, topic: Topic, context: RequestContext
+    ) -> Append:
+        """A batch to be submitted next."""
+        append = Append(
+            key,
+            batch,
+            on_done=self._count_down,
+            uses_log_append_time=topic.settings.log_append_time,
+            knows_abortable=context.version >= FIRST_VERSION_WITH_ABORTABLE,
+            keys=_keys(batch, topic),
+        )
         self._waiting.append((name, index, append))
-        if isinstance(append, Append):
-            self.decoded_bytes += append.batch.payload_bytes
-            if self.decoded_bytes > MAX_DECODED_BYTES:
-                await self.settle()
+        self._unsettled += 1
+        self.decoded_bytes += batch.payload_bytes
+        return append
+
+    def refuse(self, name: Any, index: int, error: KafkaError) -> None:
+        self._waiting.append((name, index, error))
+
+    def _count_down(self) -> None:
+        self._unsettled -= 1
+        if self._unsettled == 0 and self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def settle(self) -> None:
         """Wait until all of them are committed or refused."""
         # One commit answers many requests; those that need not wait here go out in one piece.
-        pending = [each.done for _, _, each in self._waiting if isinstance(each, Append) and not each.done.done()]
-        if pending:
-            await asyncio.wait(pending)
-        self.settled += [(name, index, _outcome(append)) for name, index, append in self._waiting]
+        if self._unsettled:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        for name, index, append in self._waiting:
+            result = append.outcome if isinstance(append, Append) else append
+            if isinstance(result, KafkaError):
+                self.is_all_written = False
+            elif not isinstance(result, Appended):
+                assert result is not None, "everything is settled"
+                raise result
+            self.settled.append((name, index, result))
         self._waiting.clear()
         self.decoded_bytes = 0
-
-
-def _outcome(append: Append | KafkaError) -> Outcome:
-    if isinstance(append, KafkaError):
-        return append
-    failure = append.done.exception()
-    if failure is None:
-        return append.done.result()
-    if isinstance(failure, KafkaError):
-        return failure
-    raise failure
 
 
 def _partition_response(index: int, result: Outcome) -> Tree:

@@ -38,8 +38,8 @@ __all__ = [
 
 T = TypeVar("T")
 
-Answer: TypeAlias = "Tree | Awaitable[Tree | None] | None"
-"""A response, none at all (acks=0), or something that becomes one.
+Answer: TypeAlias = "Tree | bytes | Awaitable[Tree | bytes | None] | None"
+"""A response or its body, encoded already; none at all (acks=0), or something that becomes one.
 
 A connection's requests are begun one after the other; what a handler returns to be awaited lets the next one
 begin.

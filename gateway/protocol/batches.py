@@ -7,9 +7,9 @@ Pure: no I/O, no clock, no state between calls, so that a thread pool may decode
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from crc32c import crc32c
 
@@ -67,8 +67,7 @@ class BatchLimits:
     """Records and headers together: each is an object, however few bytes it takes on the wire."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProducedBatch:
+class ProducedBatch(NamedTuple):
     """One batch as a producer may send it, checked throughout.
 
     Without a producer, `producer_id`, `producer_epoch` and `base_sequence` are all -1.
@@ -198,8 +197,7 @@ def select_records(batch: ProducedBatch, places: Sequence[int]) -> list[Produced
         grouped = groupby(enumerate(places), key=lambda entry: entry[1] - entry[0])
         runs = [[place for _, place in run] for _, run in grouped]
     return [
-        replace(
-            batch,
+        batch._replace(
             data=b"",
             base_sequence=(batch.base_sequence + run[0]) & MAX_INT32 if batch.has_producer else -1,
             record_count=len(run),

@@ -6,6 +6,7 @@ Column order is known here and in sql/log/copy_messages.sql only; the transcoder
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import Final
 
 from gateway.protocol import transcoder
@@ -40,30 +41,51 @@ def copy_rows(
     batch: ProducedBatch, *, topic_id: int, partition: int, base_offset: int, log_append_time_ms: int | None
 ) -> bytes:
     """Encode the batch's records as COPY BINARY tuples of `COPY_COLUMNS`, without file header and trailer."""
-    has_producer = batch.has_producer
-    before_sequence = b"".join(
-        (
-            struct.pack(">hiqiq", len(COPY_COLUMNS), 8, 0, 8, 0),
-            struct.pack(">iq", 8, batch.producer_id) if has_producer else _NULL,
-            struct.pack(">iiii", 4, topic_id, 4, partition),
-        )
-    )
-    template = b"".join(
-        (
-            before_sequence,
-            struct.pack(">iiih", 4, 0, 2, batch.producer_epoch) if has_producer else _NULL + _NULL,
-            struct.pack(">ih", 2, CREATE_TIME if log_append_time_ms is None else LOG_APPEND_TIME),
-            _NULL,
-            struct.pack(">i?", 1, batch.is_transactional),
-        )
+    template, sequence_at = _template(
+        batch.producer_id,
+        batch.producer_epoch,
+        topic_id,
+        partition,
+        is_transactional=batch.is_transactional,
+        timestamp_type=CREATE_TIME if log_append_time_ms is None else LOG_APPEND_TIME,
     )
     return transcoder.implementation.write_rows(
         batch.records,
         template,
         offset_at=6,
         timestamp_at=18,
-        sequence_at=len(before_sequence) + 4 if has_producer else -1,
+        sequence_at=sequence_at,
         base_offset=base_offset,
         base_sequence=batch.base_sequence,
         append_time_ms=log_append_time_ms,
     )
+
+
+@lru_cache(maxsize=4096)
+def _template(
+    producer_id: int,
+    producer_epoch: int,
+    topic_id: int,
+    partition: int,
+    *,
+    is_transactional: bool,
+    timestamp_type: int,
+) -> tuple[bytes, int]:
+    """What the rows of a producer in a partition begin with, and where the sequence goes, -1 if it has none."""
+    has_producer = producer_id >= 0
+    before_sequence = b"".join(
+        (
+            struct.pack(">hiqiq", len(COPY_COLUMNS), 8, 0, 8, 0),
+            struct.pack(">iq", 8, producer_id) if has_producer else _NULL,
+            struct.pack(">iiii", 4, topic_id, 4, partition),
+        )
+    )
+    after_sequence = b"".join(
+        (
+            struct.pack(">iiih", 4, 0, 2, producer_epoch) if has_producer else _NULL + _NULL,
+            struct.pack(">ih", 2, timestamp_type),
+            _NULL,
+            struct.pack(">i?", 1, is_transactional),
+        )
+    )
+    return before_sequence + after_sequence, len(before_sequence) + 4 if has_producer else -1

@@ -30,6 +30,7 @@ __all__ = [
     "Tree",
     "decode_header",
     "decode_request",
+    "encode_body",
     "encode_response",
     "field",
     "milliseconds",
@@ -96,6 +97,8 @@ class RequestHeader(NamedTuple):
 
 
 _HEADER = struct.Struct(">hhi")
+_CORRELATION_ID = struct.Struct(">i")
+NO_TAGS = b"\0"
 
 
 def decode_header(frame: bytes) -> RequestHeader:
@@ -119,11 +122,16 @@ def decode_request(frame: bytes, header: RequestHeader) -> tuple[str | None, Req
 
 def encode_response(header: RequestHeader, tree: Tree, *, version: int | None = None) -> bytes:
     """The response frame's content for `tree`; `version` where it differs from the request's."""
-    response_class, write_header, write_body = _writers(header.api_key, header.version if version is None else version)
+    response_class, tags, write_body = _writers(header.api_key, header.version if version is None else version)
     out = _Chunks()
-    write_header(out, header.correlation_id)
+    out.write(_CORRELATION_ID.pack(header.correlation_id) + tags)
     write_body(out, _build(response_class, tree, known=_known_names(response_class)))
     return out.joined()
+
+
+def encode_body(header: RequestHeader, body: bytes) -> bytes:
+    """The response frame's content for a body that is encoded already, in the request's version."""
+    return b"".join((_CORRELATION_ID.pack(header.correlation_id), _writers(header.api_key, header.version)[1], body))
 
 
 def preload(api_key: int, versions: range) -> None:
@@ -173,15 +181,11 @@ def _readers(api_key: int, version: int) -> tuple[type, Callable[..., Any], Call
 
 
 @cache
-def _writers(api_key: int, version: int) -> tuple[type, Callable[..., None], Callable[..., None]]:
+def _writers(api_key: int, version: int) -> tuple[type, bytes, Callable[..., None]]:
+    """A response's class, what follows the correlation id in its header, and what writes its body."""
     response_class = load_response_schema(api_key, version)
-    header_class: Any = response_class.__header_schema__
-    write = entity_writer(header_class)
-
-    def write_header(out: _Chunks, correlation_id: int) -> None:
-        write(out, header_class(correlation_id=correlation_id))  # type: ignore[arg-type]
-
-    return response_class, write_header, entity_writer(response_class)
+    tags = NO_TAGS if response_class.__header_schema__.__flexible__ else b""
+    return response_class, tags, entity_writer(response_class)
 
 
 @cache

@@ -17,6 +17,7 @@ from gateway.protocol.messages import (
     Tree,
     decode_header,
     decode_request,
+    encode_body,
     encode_response,
 )
 from gateway.telemetry.metrics import REQUESTS
@@ -33,8 +34,8 @@ class Pending:
         self._header = header
         self._version = version
         # A tree takes more memory than its bytes, and only bytes are counted.
-        self._response = self._encode(answer) if isinstance(answer, Mapping) else None
-        self._answer = None if isinstance(answer, Mapping) else answer
+        self._response = self._encode(answer) if isinstance(answer, (Mapping, bytes)) else None
+        self._answer = None if isinstance(answer, (Mapping, bytes)) else answer
         self.is_made = self._response is not None
         self.held_bytes = decoded_bytes + len(self._response or b"")
         """What it takes beside the request: decoded batches, and the response if that is made already."""
@@ -43,8 +44,8 @@ class Pending:
         """The response frame, once there is one; None where the client wants none."""
         if self._answer is not None:
             answer, self._answer = self._answer, None
-            tree = await answer
-            self._response = None if tree is None else self._encode(tree)
+            made = await answer
+            self._response = None if made is None else self._encode(made)
         return self._response
 
     def abandon(self) -> None:
@@ -52,8 +53,10 @@ class Pending:
         if isinstance(self._answer, Coroutine):
             self._answer.close()
 
-    def _encode(self, tree: Tree) -> bytes:
-        return frame(encode_response(self._header, tree, version=self._version))
+    def _encode(self, answer: Tree | bytes) -> bytes:
+        if isinstance(answer, bytes):
+            return frame(encode_body(self._header, answer))
+        return frame(encode_response(self._header, answer, version=self._version))
 
 
 async def begin(content: bytes, broker: Broker, *, connection: int, client_host: str) -> Pending:

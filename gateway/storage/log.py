@@ -44,6 +44,8 @@ __all__ = [
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 """Whatever the database's default: what is read after a lock was waited for must be what its holder left."""
 
+NUMBERS_OF_AN_ADVANCE = 6
+
 MOVED = "TW006"
 """SQLSTATE of kafka.advance_partitions: something is not as it was when it was read."""
 
@@ -237,16 +239,20 @@ def advance_script(
     if not locked:
         transactions = sorted({(extent.key.producer_id, extent.producer_epoch) for extent in extents})
         locks = _locks(advance.key for advance in advances)
+    moves = [number for key, *numbers in advances for number in (*key, *numbers)]
+    states, states_at = state_integers(producers)
     return statement("log/advance_partitions").format(
         transactions=integers(number for transaction in transactions for number in transaction),
         locks=integers(locks),
-        advances=integers(number for key, *numbers in advances for number in (*key, *numbers)),
+        advances=integers(moves),
+        advances_at=integers(range(1, len(moves), NUMBERS_OF_AN_ADVANCE)),
         extents=integers(
             number
             for key, _, first, last in extents
             for number in (key.producer_id, key.topic_id, key.partition, first, last)
         ),
-        states=integers(state_integers(producers)),
+        states=integers(states),
+        states_at=integers(states_at),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from gateway.domain.sequences import ProducerState, Written
@@ -61,13 +61,16 @@ async def list_active(database: Database, *, topic_id: int, partition: int) -> l
     return await database.rows("producers/list_active", topic_id=topic_id, partition=partition)
 
 
-def state_integers(states: Sequence[tuple[ProducerKey, ProducerState]]) -> Iterator[int]:
-    """What a commit remembers of producers, as kafka.advance_partitions takes it."""
-    for key, state in states:
-        yield from (key.producer_id, key.topic_id, key.partition, state.epoch, state.last_sequence, state.run_length)
-        yield len(state.recent)
-        for column in zip(*state.recent, strict=True):
-            yield from column
+def state_integers(states: Sequence[tuple[ProducerKey, ProducerState]]) -> tuple[list[int], list[int]]:
+    """What a commit remembers of producers, as kafka.advance_partitions takes it, and where each of them begins."""
+    numbers: list[int] = []
+    begins: list[int] = []
+    for (topic_id, partition, producer_id), (epoch, last_sequence, run_length, recent) in states:
+        begins.append(len(numbers) + 1)
+        numbers += (producer_id, topic_id, partition, epoch, last_sequence, run_length, len(recent))
+        for column in zip(*recent, strict=True):
+            numbers += column
+    return numbers, begins
 
 
 def _state(row: Row) -> ProducerState | None:

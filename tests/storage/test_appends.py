@@ -45,9 +45,20 @@ class Gateway:
         )
 
     def submit(self, key: PartitionKey, values: Sequence[bytes], **identity: int) -> asyncio.Future[Appended]:
-        append = Append(key, decode_produced(make_batch(values, **identity), LIMITS), uses_log_append_time=False)
+        done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+
+        def tell() -> None:
+            if isinstance(append.outcome, Appended):
+                done.set_result(append.outcome)
+            elif not done.cancelled():
+                assert append.outcome is not None
+                done.set_exception(append.outcome)
+                done.exception()  # a test may look at its other batches only
+
+        batch = decode_produced(make_batch(values, **identity), LIMITS)
+        append = Append(key, batch, on_done=tell, uses_log_append_time=False)
         self.appends.submit(append)
-        return append.done
+        return done
 
     async def append(self, key: PartitionKey, values: Sequence[bytes], **identity: int) -> int:
         async with asyncio.timeout(TIMEOUT_S):
