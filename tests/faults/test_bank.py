@@ -219,9 +219,11 @@ def test_the_bank_survives_everything(
             for number, name in enumerate(POINTS):
                 die_at(gateways[number % 2], name, other=gateways[1 - number % 2])
                 wait_for_progress(tellers)
+                compare_readers(crashing_server.url, bank, gateways)
             crashing_server.kill9()
             crashing_server.start_again()
             wait_for_progress(tellers)
+            compare_readers(crashing_server.url, bank, gateways)
             gateways[1].kill9()
             gateways[1].restart()
             crashing_server.shut_down()
@@ -247,6 +249,21 @@ def wait_for_progress(tellers: Sequence[Teller], count: int = 4) -> None:
         stories = [(teller.name, len(teller.committed), teller.complaints) for teller in tellers]
         assert time.monotonic() < deadline, stories
         time.sleep(0.05)
+
+
+def compare_readers(database_url: str, bank: Bank, gateways: Sequence[GatewayProcess]) -> None:
+    """While tellers go on: what a consumer of committed records is given is what psql sees, up to that offset."""
+    query = (
+        'SELECT "offset", value FROM kafka.committed_messages'
+        ' WHERE topic = %s AND partition = %s AND "offset" <= %s ORDER BY "offset"'
+    )
+    with psycopg.connect(database_url, autocommit=True) as database:
+        for gateway in gateways:
+            with TransactionConnection(gateway.bootstrap) as connection:
+                for topic, partition in bank.places:
+                    read = connection.read_all(topic, partition=partition)
+                    last = read[-1].offset if read else -1
+                    assert database.execute(query, [topic, partition, last]).fetchall() == [tuple(one) for one in read]
 
 
 def die_at(gateway: GatewayProcess, failpoint: str, *, other: GatewayProcess) -> None:

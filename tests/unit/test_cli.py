@@ -73,16 +73,22 @@ def test_a_busy_port_is_one_sentence_and_exit_code_1(tablewire, database_url: st
     assert variable in said[0]
 
 
-@pytest.mark.parametrize("command", ["serve", "migrate"])
-def test_a_schema_of_a_newer_version_is_one_sentence_and_exit_code_1(
-    tablewire, database_url: str, command: str
+@pytest.mark.parametrize(
+    ("command", "version", "said"),
+    [
+        ("serve", "0001", "is behind (at 0001"),
+        ("serve", "9999", "is ahead (at 9999"),
+        ("migrate", "9999", "is ahead (at 9999"),
+    ],
+)
+def test_a_schema_of_another_version_is_one_sentence_and_exit_code_1(
+    tablewire, database_url: str, command: str, version: str, said: str
 ) -> None:
     with psycopg.connect(database_url, autocommit=True) as connection:
-        connection.execute("UPDATE kafka.alembic_version SET version_num = '9999'")
+        connection.execute("UPDATE kafka.alembic_version SET version_num = %s", [version])
     done = tablewire(command, TABLEWIRE_DATABASE_URL=database_url)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("tablewire: ")
-    assert "9999" in done.stderr
+    assert done.stderr.startswith(f"tablewire: The database's schema {said}")
     assert done.stderr.count("\n") == 1
 
 
