@@ -33,7 +33,7 @@ PATIENCE_S = 90.0
 SETTINGS = {
     "TABLEWIRE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
     "TABLEWIRE_GROUP_CONSUMER_MIN_SESSION_TIMEOUT_MS": "1000",
-    "TABLEWIRE_GROUP_CONSUMER_SESSION_TIMEOUT_MS": "5000",
+    "TABLEWIRE_GROUP_CONSUMER_SESSION_TIMEOUT_MS": "8000",
     "TABLEWIRE_GROUP_CONSUMER_MIN_HEARTBEAT_INTERVAL_MS": "100",
     "TABLEWIRE_GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS": "300",
 }
@@ -66,9 +66,9 @@ def start(bootstrap: str, group: str) -> Iterator[Callable[..., ConsumerProcess]
     """Start a member of `group`; it is closed when the test ends."""
     members: list[ConsumerProcess] = []
 
-    def start(kind: Kind, *topics: str, **settings: str) -> ConsumerProcess:
+    def start(kind: Kind, *topics: str, is_held: bool = False, **settings: str) -> ConsumerProcess:
         try:
-            member = ConsumerProcess(kind, bootstrap, group, topics=list(topics), **settings)
+            member = ConsumerProcess(kind, bootstrap, group, topics=list(topics), is_held=is_held, **settings)
         except java.JavaMissing as missing:
             pytest.skip(str(missing))
         members.append(member)
@@ -103,7 +103,7 @@ class Load:
     def stop(self) -> set[str]:
         self._is_over.set()
         self._thread.join()
-        assert self._producer.flush(20) == 0
+        assert self._producer.flush(60) == 0
         return self.sent
 
 
@@ -188,11 +188,12 @@ def test_a_static_member_that_restarts_gets_its_partitions_back_and_disturbs_nob
 ) -> None:
     topic = new_topic(4)
     one, two = (start(kind, topic, group_instance_id=name) for name in ("one", "two"))
+    again = start(kind, topic, group_instance_id="one", is_held=True)  # its session must not end while it starts
     wait_for(lambda: share(one, two), [2, 2], timeout_s=PATIENCE_S)
     before, untouched = one.assigned, two.assigned
     epoch = group_epoch(quick_gateway, group)
     one.close()
-    again = start(kind, topic, group_instance_id="one")
+    again.begin()
     wait_for(lambda: again.assigned, before, timeout_s=PATIENCE_S)
     assert two.assigned == untouched
     assert group_epoch(quick_gateway, group) == epoch

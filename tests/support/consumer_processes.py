@@ -31,8 +31,10 @@ class ConsumerProcess:
         *,
         topics: list[str] | None = None,
         pattern: str | None = None,
+        is_held: bool = False,
         **settings: str,
     ) -> None:
+        """`is_held`: the process starts, which takes a JVM its time, and joins when it is told to `begin`."""
         self.kind = kind
         self.values: Counter[str] = Counter()
         self.assigned: frozenset[tuple[str, int]] = frozenset()
@@ -40,7 +42,6 @@ class ConsumerProcess:
         self._process = subprocess.Popen(
             _command(kind), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-        assert self._process.stdin is not None
         all_settings = {
             "bootstrap.servers": bootstrap,
             "group.id": group_id,
@@ -49,9 +50,9 @@ class ConsumerProcess:
             "auto.commit.interval.ms": "300",
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
-        task = {"settings": all_settings, "topics": topics, "pattern": pattern}
-        self._process.stdin.write(json.dumps(task) + "\n")
-        self._process.stdin.flush()
+        self._task = {"settings": all_settings, "topics": topics, "pattern": pattern}
+        if not is_held:
+            self.begin()
         self._stderr: list[str] = []
         self._readers = [
             threading.Thread(target=self._read, daemon=True),
@@ -59,6 +60,12 @@ class ConsumerProcess:
         ]
         for reader in self._readers:
             reader.start()
+
+    def begin(self) -> None:
+        """Join the group."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(self._task) + "\n")
+        self._process.stdin.flush()
 
     @property
     def partitions(self) -> set[int]:
