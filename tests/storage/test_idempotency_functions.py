@@ -14,6 +14,7 @@ import pytest
 from psycopg import errors
 
 from gateway.domain.config_keys import TOPIC_CONFIGS
+from gateway.storage.statements import statement
 from tests.support.waiting import wait_for
 
 Connection = psycopg.Connection[Any]
@@ -110,6 +111,19 @@ def test_the_four_argument_form_needs_no_more_than_one_session(session: Connecti
     session.execute("SELECT kafka.mark_success('acme', 'payments', 'bookers', 'k')")
     assert ask(session, call) == ("already_done",)
     assert stored(session, "tenant, status, attempts, lease_until") == [("acme", "COMMITTED", 1, None)]
+
+
+def test_arguments_go_by_name_and_a_lease_may_be_the_last_one(session: Connection) -> None:
+    by_name: LiteralString = "tenant => 'acme', topic => 'payments', group_id => 'bookers', key => %s"
+    for key in ("a", "b"):
+        assert ask(session, f"SELECT kafka.begin_once({by_name}, lease => '5 minutes')", key) == ("started",)
+    assert ask(session, "SELECT kafka.begin_once('acme', 'payments', 'bookers', 'c', '5 minutes')") == ("started",)
+    lasts = "lease_until BETWEEN now() + interval '4 minutes' AND now() + interval '5 minutes'"
+    assert stored(session, f"key, {lasts}") == [("a", True), ("b", True), ("c", True)]
+    ask(session, f"SELECT kafka.mark_success({by_name})", "a")
+    ask(session, f"SELECT kafka.mark_failure({by_name}, reason => 'no money')", "b")
+    ask(session, "SELECT kafka.mark_failure('acme', 'payments', 'bookers', 'c', 'no money')")
+    assert stored(session) == [("COMMITTED", 1, None), ("FAILED", 1, "no money"), ("FAILED", 1, "no money")]
 
 
 def test_a_failed_key_is_begun_again_and_keeps_what_went_wrong(session: Connection, other: Connection) -> None:
@@ -355,6 +369,19 @@ def test_retention_is_the_topics(session: Connection) -> None:
         ask(session, "SELECT (created_at + interval '1 minute')::text FROM kafka.idempotency_keys WHERE key = 'a'"),
         ("infinity",),
     ]
+
+
+def test_keys_are_forgotten_in_small_steps_whatever_came_of_them(session: Connection) -> None:
+    for key in ("done 1", "done 2", "failed 1", "failed 2", "held", "let go"):
+        begin(session, key)
+    for number in (1, 2):
+        succeed(session, f"done {number}")
+        fail(session, f"failed {number}")
+    end_lease(session, key="let go")
+    session.execute("UPDATE kafka.idempotency_keys SET expires_at = now() - interval '1 second'")
+    forget = statement("housekeeping/drop_expired_keys")
+    assert [session.execute(forget, {"step": 2}).fetchone() for _ in range(4)] == [(2,), (2,), (1,), (0,)]
+    assert stored(session, "key, status") == [("held", "PENDING")]
 
 
 def test_without_a_setting_retention_is_the_configs_default(session: Connection) -> None:

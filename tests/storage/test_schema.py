@@ -17,9 +17,11 @@ from psycopg import errors, sql
 
 from gateway.errors import StartupError
 from gateway.pipeline.cuts import fix_cut
+from gateway.pipeline.reading import TABLE, range_predicate
 from gateway.resources import migrations_dir
 from gateway.storage.migrations import schema_differences
 from gateway.storage.schema import check_schema, head_version, migrate, migration_sql
+from gateway.worker import Reject, Work, Worker
 from tests.support.attack import Target
 from tests.support.gateway_process import GatewayProcess
 from tests.support.schema_dump import DUMPED_MAJOR, SCHEMA_FILE, dump_schema
@@ -263,6 +265,8 @@ def test_a_gateway_serves_as_a_member_of_tablewire_gateway(superuser_url: str | 
             connection.execute("SELECT kafka.state_put('mine', 'k', 'v', 1), kafka.state_seal('mine', 1)")
             connection.execute("SELECT kafka.pipeline_commit('pipeline', 1, '{}', '{}', '{}')")
             connection.execute("SELECT kafka.pipeline_go_back('pipeline', 0)")
+            connection.execute("CREATE TABLE kafka_staging.mine ()")
+            connection.execute("DROP TABLE kafka_staging.mine")
         with GatewayProcess(as_gateway, directory=tmp_path) as process:
             target = Target(process)
             target.require_service()
@@ -270,6 +274,25 @@ def test_a_gateway_serves_as_a_member_of_tablewire_gateway(superuser_url: str | 
                 answer = connection.call("DeleteTopics", 5, topic_names=[target.topic], timeout_ms=20_000)
             assert answer["responses"][0]["error_code"] == 0
             wait_for(lambda: target.rows("SELECT to_regclass('kafka.messages_1')")[0][0], None)
+
+
+def test_a_worker_works_as_a_member_of_tablewire_gateway(superuser_url: str | None) -> None:
+    """Also when it has to make the topic for dead letters."""
+
+    def refuse(work: Work[Any]) -> None:
+        work.produce("out", work.delivery.value)
+        if work.delivery.partition == 1:
+            raise Reject("never")
+
+    with migrated_by(superuser_url, "CREATEROLE NOSUPERUSER") as (owner, member_of):
+        with psycopg.connect(owner) as connection:
+            add_topic(connection, "in", records=1)
+            add_topic(connection, "out")
+        with psycopg.connect(member_of("tablewire_gateway")) as connection:
+            Worker(connection, "in", "group").run(refuse, until_idle=True)
+        with psycopg.connect(owner) as connection:
+            count: LiteralString = "SELECT topic, count(*)::int FROM kafka.committed_messages GROUP BY 1 ORDER BY 1"
+            assert connection.execute(count).fetchall() == [("dlq.in", 1), ("in", 2), ("out", 1)]
 
 
 def test_a_reader_sees_committed_records_and_changes_nothing(superuser_url: str | None) -> None:
@@ -280,7 +303,12 @@ def test_a_reader_sees_committed_records_and_changes_nothing(superuser_url: str 
         as_reader = member_of("tablewire_reader")
         with psycopg.connect(as_reader, autocommit=True) as reader:
             assert reader.execute("SELECT count(*) FROM kafka.committed_messages").fetchall() == [(6,)]
-            assert fix_cut(reader, "read").size == 6
+            cut = fix_cut(reader, "read")
+            assert cut.size == 6
+            (counted,) = reader.execute(
+                f"SELECT count(*) FROM {TABLE} WHERE {range_predicate(cut.ranges[0])}".encode()
+            ).fetchall()
+            assert counted == (3,), "what a task of Spark asks for"
             assert reader.execute("SELECT * FROM kafka.find_torn('{1}', '{0}', '{0}', '{2}')").fetchall() == []
             for view in ("partition_offsets", "topic_sizes"):
                 assert reader.execute(sql.SQL("SELECT * FROM kafka.{}").format(sql.Identifier(view))).fetchall()

@@ -80,6 +80,33 @@ async def test_a_connection_with_a_transaction_open_is_refused(desk: Desk) -> No
             AsyncWorker(connection, "orders", "desk")
 
 
+async def test_a_connection_that_breaks_is_replaced_and_what_it_held_is_tried_again(
+    desk: Desk, payments: Payments
+) -> None:
+    desk.topic(delivery_backoff_ms=0)
+    desk.topic("receipts")
+    desk.append(b"1", b"2")
+    broken: list[int] = []
+
+    async def break_once(work: Work[Any]) -> None:
+        await book(work)
+        if not broken:
+            broken.append(work.connection.info.backend_pid)
+            desk.rows("SELECT pg_terminate_backend(%s)", broken[0])
+            await work.connection.execute("SELECT 1")
+
+    await run_async_worker(
+        lambda: psycopg.AsyncConnection.connect(desk.url),
+        "orders",
+        "desk",
+        break_once,
+        must_stop=lambda: payments() == [1, 2],
+        idle_s=0.01,
+    )
+    assert desk.rows("SELECT number, attempts FROM payments ORDER BY 1") == [(1, 2), (2, 1)]
+    assert desk.rows("SELECT count(*) FROM kafka.committed_messages WHERE topic = 'receipts'") == [(2,)]
+
+
 async def test_a_task_that_is_cancelled_leaves_nothing(desk: Desk, payments: Payments) -> None:
     desk.topic()
     desk.append(b"1")

@@ -102,6 +102,26 @@ def test_a_redriven_record_is_worked_on_again_under_its_own_key(tablewire: Table
     assert {one["state"] for one in tablewire("list", "--state", "all", "--topic", "orders", "--json")} == {"redriven"}
 
 
+def test_key_value_and_headers_survive_death_and_redriving(tablewire: Tablewire, desk: Desk) -> None:
+    headers = ["a", "a", "idempotency-key"], [b"\xff\x00", None, b"whole"]
+    desk.rows("SELECT kafka.append_record('orders', 1, %s, NULL, %s, %s)", b"\x00account", *headers)
+    newest = (
+        "SELECT m.partition, m.key, m.value, m.header_names, m.header_values FROM kafka.messages m"
+        " JOIN kafka.topics t USING (topic_id) WHERE t.name = %s AND m.partition = 1"
+        ' ORDER BY m."offset" DESC LIMIT 1'
+    )
+    record = (1, b"\x00account", None, *headers)
+    assert desk.rows(newest, "orders") == [record]
+    desk.worker().run(refuse, until_idle=True)
+    ((*told, names, values),) = desk.rows(newest, "dlq.orders")
+    assert (*told, names[:3], values[:3]) == record
+    assert all(name.startswith("tablewire.dlq.") for name in names[3:])
+    assert tablewire("redrive", "--key", "whole", "--json") == {"redriven": 1, "impossible": []}
+    ((*told, names, values),) = desk.rows(newest, "orders")
+    assert (*told, names[:3], values[:3]) == record
+    assert (names[3:], values[3:]) == (["tablewire.redriven-for"], [b"desk"])
+
+
 def test_what_fails_again_is_a_new_dead_letter(tablewire: Tablewire, desk: Desk) -> None:
     tablewire("redrive", "--key", "k1")
     desk.worker().run(refuse, until_idle=True)

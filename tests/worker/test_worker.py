@@ -471,6 +471,14 @@ def test_a_record_says_itself_how_often_it_is_tried(desk: Desk, payments: Paymen
     assert story(dead_letters(desk)[0])["tablewire.dlq.attempts"] == "2"
 
 
+def test_a_record_says_itself_how_soon_it_is_tried(desk: Desk, payments: Payments) -> None:
+    desk.topic()
+    desk.append(b"1", headers=[("delivery-backoff-ms", b"3600000"), ("delivery-backoff-max-ms", b"7200000")])
+    drain(desk.worker(), book_unless(b"1"))
+    pause = "available_at BETWEEN now() + interval '29 minutes' AND now() + interval '1 hour'"
+    assert desk.rows(f"SELECT attempts, {pause} FROM kafka.deliveries") == [(1, True)]
+
+
 def test_a_record_that_nobody_answers_becomes_a_dead_letter_too(desk: Desk) -> None:
     desk.topic(delivery_max_attempts=2)
     desk.append(b"1", key="one")
