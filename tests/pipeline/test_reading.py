@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import uuid
 from collections import Counter, defaultdict
@@ -24,7 +25,7 @@ from gateway.pipeline import (
     with_json,
     with_text,
 )
-from gateway.pipeline.reading import COLUMNS
+from gateway.pipeline.reading import COLUMNS, TABLE, _fetch_rows, range_predicate
 from gateway.pipeline.source import read_range
 from tests.pipeline.conftest import WAIT_S, Record, as_records
 
@@ -83,18 +84,21 @@ def test_large_partitions_are_read_by_several_tasks(spark, new_topic, produce) -
     assert read_topic(spark, topic, start="latest").count() == 0
 
 
-def test_a_task_reads_by_the_primary_key_of_its_topics_table_only(spark, new_topic, produce, connection) -> None:
-    from gateway.pipeline.reading import range_predicate
+def test_of_large_rows_a_task_holds_few_at_a_time(new_topic, produce, connection) -> None:
+    small, large = new_topic(), new_topic()
+    produce(small, [b"v"] * 100)
+    produce(large, [os.urandom(100_000) for _ in range(20)])
+    assert _fetch_rows(connection, fix_cut(connection, small)) > 1_000
+    assert 100 < _fetch_rows(connection, fix_cut(connection, [small, large])) < 200
 
+
+def test_a_task_reads_by_the_primary_key_of_its_topics_table_only(spark, new_topic, produce, connection) -> None:
     topic = new_topic(2)
     produce(topic, [b"v"] * 50)
     connection.execute("ANALYZE kafka.messages")
     [first, _] = fix_cut(connection, topic, start={topic: {0: 20}}).ranges
     plan = "\n".join(
-        row[0]
-        for row in connection.execute(
-            f"EXPLAIN SELECT * FROM kafka.committed_messages WHERE {range_predicate(first)}"
-        ).fetchall()
+        row[0] for row in connection.execute(f"EXPLAIN SELECT * FROM {TABLE} WHERE {range_predicate(first)}").fetchall()
     )
     tables = [line for line in plan.splitlines() if " on messages_" in line]
     assert len(tables) == 1, plan
