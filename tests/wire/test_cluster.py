@@ -230,7 +230,7 @@ class ConfluentProducer(Traffic):
                 producer.poll(0.01)
                 if self._is_over.is_set():
                     break
-        if left := producer.flush(40):
+        if left := producer.flush(120):
             self.errors.append(f"{left} records were never delivered")
 
     def _delivered(self, error: confluent_kafka.KafkaError | None, _: confluent_kafka.Message) -> None:
@@ -253,7 +253,7 @@ class ConfluentConsumer(Traffic):
             }
         )
         consumer.assign([confluent_kafka.TopicPartition(self.topic, partition, 0) for partition in range(3)])
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 180
         while self.values != self.wanted and time.monotonic() < deadline:
             for message in consumer.consume(500, 0.2):
                 if message.error() is not None:
@@ -275,7 +275,7 @@ class JavaRoundTrips(Traffic):
             record = {"topic": self.topic, "partition": 3, "key": None, "headers": []}
             answers = client.call(
                 "produce",
-                settings={**settings, "delivery.timeout.ms": "60000"},
+                settings={**settings, "delivery.timeout.ms": "120000"},
                 records=[{**record, "value": java.encode(value)} for value in values],
             )
             self.errors.extend(str(answer) for answer in answers if "error" in answer)
