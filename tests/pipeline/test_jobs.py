@@ -160,9 +160,10 @@ def test_records_are_enriched_by_a_table(
     connection.execute(f"INSERT INTO {customers} VALUES (1, 'Ada'), (2, 'Grace')".encode())
     for number in range(12):
         produce(topic, [json.dumps({"customer_id": number % 3, "n": number}).encode()], partition=number % 2)
+    produce(topic, [b"not json", b'{"n": 12}'])
     table = new_table(connection, enrich.DEFINITION)
 
-    assert run_job(enrich.make_job([topic], table=table, joined=customers)) > 1
+    assert run_job(enrich.make_job([topic], table=table, joined=customers, bad="skip")) > 1
 
     found = rows_of(
         connection,
