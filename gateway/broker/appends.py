@@ -1,6 +1,6 @@
 """Group commit: whatever arrived while the last database transaction was in flight goes into the next one.
 
-A writer owns a connection and a queue; a partition always has the same writer, so its batches keep their order.
+A writer owns a connection; all of them take from one queue, a partition's batches one writer at a time.
 The states of a partition and its producers are kept in memory and proven inside the transaction: whoever writes a
 partition moves its next offset, so if that is where we left it, nothing else has changed either. If another gateway
 wrote it meanwhile, nothing is written, and the writer starts over holding the partitions' locks. Business keys are
@@ -10,16 +10,16 @@ taken for new in the same way, and the commit that begins them proves it.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import structlog
 
 from gateway import clock, failpoints
-from gateway.broker.key_gate import KeyGate, Keys
+from gateway.broker.append_queue import Append, Appended, AppendQueue
+from gateway.broker.key_gate import KeyGate
 from gateway.domain.idempotency import Sifted
-from gateway.domain.sequences import BatchIdentity, Duplicate, ProducerState, decide_append, state_after
+from gateway.domain.sequences import Duplicate, ProducerState, decide_append, state_after
 from gateway.domain.transactions import decide_append_in_transaction
 from gateway.errors import (
     DuplicateSequence,
@@ -33,7 +33,7 @@ from gateway.errors import (
     TransactionAbortable,
     UnknownTopicOrPartition,
 )
-from gateway.protocol.batches import ProducedBatch, select_records, stored_form
+from gateway.protocol.batches import select_records, stored_form
 from gateway.protocol.copy_rows import copy_rows
 from gateway.protocol.layout import NO_TIMESTAMP
 from gateway.storage.database import Database
@@ -59,64 +59,6 @@ MAX_ATTEMPTS_WITH_KEYS = 10
 """Each attempt waits for those who began the same business keys first, and finds them done."""
 MAX_PRODUCERS_IN_MEMORY = 10_000
 """Per partition; beyond it the partition's states are read again as they are needed."""
-
-
-class Appended(NamedTuple):
-    """A batch is durable."""
-
-    base_offset: int
-    log_append_time_ms: int
-    log_start_offset: int
-
-
-class Append:
-    """A batch on its way into a partition; `on_done` is called after COMMIT, or when it was refused."""
-
-    __slots__ = (
-        "_on_done",
-        "batch",
-        "identity",
-        "key",
-        "keys",
-        "knows_abortable",
-        "outcome",
-        "producer_key",
-        "uses_log_append_time",
-    )
-
-    def __init__(
-        self,
-        key: PartitionKey,
-        batch: ProducedBatch,
-        *,
-        on_done: Callable[[], None],
-        uses_log_append_time: bool,
-        knows_abortable: bool = False,
-        keys: Keys | None = None,
-    ) -> None:
-        self.key = key
-        self.batch = batch
-        self.keys = keys
-        """The business keys of its records, if the topic asks for them and there are any."""
-        self.uses_log_append_time = uses_log_append_time
-        self.knows_abortable = knows_abortable
-        """Whether the client understands TRANSACTION_ABORTABLE (KIP-890)."""
-        self.producer_key = ProducerKey(*key, batch.producer_id)
-        self.identity = BatchIdentity(batch.producer_epoch, batch.base_sequence, batch.record_count)
-        self.outcome: Appended | BaseException | None = None
-        """None until it is known."""
-        self._on_done = on_done
-
-    @property
-    def transaction_of(self) -> int | None:
-        """Whose open transaction the batch is part of."""
-        return self.batch.producer_id if self.batch.is_transactional else None
-
-    def settle(self, outcome: Appended | BaseException) -> None:
-        """It is durable, or it is not going to be; what was said first holds."""
-        if self.outcome is None:
-            self.outcome = outcome
-            self._on_done()
 
 
 class Written(NamedTuple):
@@ -331,59 +273,60 @@ class _Plan:
         return list(by_key.values())
 
 
+class _Known:
+    """What is believed of partitions and their producers, until a commit proves it."""
+
+    def __init__(self) -> None:
+        self.states: dict[PartitionKey, PartitionState] = {}
+        self.producers: dict[PartitionKey, dict[ProducerKey, KnownProducer]] = {}
+        self.contended_until = 0.0
+        self.repeated_until = 0.0
+
+    def forget(self, keys: Iterable[PartitionKey]) -> None:
+        for key in keys:
+            self.states.pop(key, None)
+            self.producers.pop(key, None)
+
+    def marked(self, key: PartitionKey, state: PartitionState) -> None:
+        """A transaction of this gateway put a marker there: go on behind it if nobody else wrote in between."""
+        known = self.states.get(key)
+        if known is not None and known.next_offset == state.next_offset - 1:
+            self.states[key] = state._replace(log_start_offset=known.log_start_offset)
+        else:
+            self.forget([key])
+
+
 class _Writer:
-    """One connection, one queue, one database transaction at a time."""
+    """One connection, one database transaction at a time."""
 
     def __init__(
-        self, database: Database, *, max_bytes: int, timeout_ms: int, on_written: Callable[[Written], None]
+        self,
+        database: Database,
+        queue: AppendQueue,
+        known: _Known,
+        *,
+        timeout_ms: int,
+        on_written: Callable[[Written], None],
     ) -> None:
         self._database = database
-        self._max_bytes = max_bytes
+        self._queue = queue
+        self._known = known
         self._timeout_ms = timeout_ms
         self._on_written = on_written
-        self._queue: deque[Append] = deque()
-        self._has_work = asyncio.Event()
-        self._is_idle = asyncio.Event()
-        self._is_idle.set()
-        self._states: dict[PartitionKey, PartitionState] = {}
-        self._producers: dict[PartitionKey, dict[ProducerKey, KnownProducer]] = {}
-        self._contended_until = 0.0
-        self._repeated_until = 0.0
         self._connection: LogConnection | None = None
         self._task = asyncio.create_task(self._run())
-
-    def submit(self, append: Append) -> None:
-        self._queue.append(append)
-        self._has_work.set()
-        self._is_idle.clear()
-
-    async def drain(self) -> None:
-        await self._is_idle.wait()
 
     async def stop(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        for append in self._queue:
-            append.settle(NotLeaderOrFollower("the gateway is stopping"))
         if self._connection is not None:
             await self._connection.close()
 
     async def _run(self) -> None:
         while True:
-            await self._has_work.wait()
-            await self._settle(self._take())
-            if not self._queue:
-                self._has_work.clear()
-                self._is_idle.set()
-
-    def _take(self) -> list[Append]:
-        group: list[Append] = []
-        size_bytes = 0
-        while self._queue and (not group or size_bytes + len(self._queue[0].batch.data) <= self._max_bytes):
-            append = self._queue.popleft()
-            size_bytes += len(append.batch.data)
-            group.append(append)
-        return group
+            group = await self._queue.take()
+            await self._settle(group)
+            self._queue.give_back(group)
 
     async def _settle(self, group: Sequence[Append]) -> None:
         """Commit the group or tell why not; raises nothing, because a writer must outlive any failure."""
@@ -401,10 +344,12 @@ class _Writer:
         has_keys = any(append.keys is not None for append in group)
         now = clock.monotonic_seconds()
         locked = (
-            now < self._contended_until
-            or any(key not in self._states for key in keys)
+            now < self._known.contended_until
+            or any(key not in self._known.states for key in keys)
             # What an open transaction holds is only known for certain while it cannot end.
-            or (now < self._repeated_until and has_keys and any(append.batch.is_transactional for append in group))
+            or (
+                now < self._known.repeated_until and has_keys and any(append.batch.is_transactional for append in group)
+            )
         )
         for _ in range(MAX_ATTEMPTS_WITH_KEYS if has_keys else MAX_ATTEMPTS):
             try:
@@ -442,10 +387,10 @@ class _Writer:
                     locked=locked,
                 )
             except PartitionMoved:
-                self._contended_until = clock.monotonic_seconds() + CONTENDED_SECONDS
+                self._known.contended_until = clock.monotonic_seconds() + CONTENDED_SECONDS
                 return False
             except KeysTaken:
-                self._repeated_until = clock.monotonic_seconds() + REPEATED_SECONDS
+                self._known.repeated_until = clock.monotonic_seconds() + REPEATED_SECONDS
                 return False
             failpoints.reach(failpoints.PRODUCE_COMMITTED)
         elif locked and plan.must_commit:
@@ -474,35 +419,35 @@ class _Writer:
         locked: bool,
     ) -> _Plan:
         """Judge the group: by what is in memory, or, holding the partitions' locks, by what is in the database."""
+        known = self._known
         for key in keys:
-            if len(self._producers.get(key, ())) > MAX_PRODUCERS_IN_MEMORY:
-                self._producers[key].clear()
+            if len(known.producers.get(key, ())) > MAX_PRODUCERS_IN_MEMORY:
+                known.producers[key].clear()
         transactions: dict[int, AppendableTransaction] | None = None
         if locked:
-            for key in keys:
-                self._forget(key)
+            known.forget(keys)
             writing = {append.batch.producer_id for append in group if append.batch.is_transactional}
             locked_states, transactions = await connection.lock_and_load(keys, sorted(writing))
-            self._states.update(locked_states)
+            known.states.update(locked_states)
         # Kept by the plan: whatever `marked` forgets while we wait for the database, the group is judged as a whole.
-        states = {key: self._states[key] for key in keys if key in self._states}
-        producers = {key: self._producers.setdefault(key, {}) for key in states}
+        states = {key: known.states[key] for key in keys if key in known.states}
+        producers = {key: known.producers.setdefault(key, {}) for key in states}
         unknown = [
             append.producer_key
             for append in group
             if append.batch.has_producer and append.key in states and append.producer_key not in producers[append.key]
         ]
         if unknown:
-            for producer, known in (await connection.load_producers(list(dict.fromkeys(unknown)))).items():
-                producers[producer.partition_key][producer] = known
+            for producer, loaded in (await connection.load_producers(list(dict.fromkeys(unknown)))).items():
+                producers[producer.partition_key][producer] = loaded
         gate = None
         if with_keys := [(append.key, append.keys) for append in group if append.keys is not None]:
             gate = KeyGate({})
-            if locked or clock.monotonic_seconds() < self._repeated_until:
+            if locked or clock.monotonic_seconds() < self._known.repeated_until:
                 async with connection.begun() as source:
                     gate = await KeyGate.open(source, with_keys)
                 if gate.knows_any:
-                    self._repeated_until = clock.monotonic_seconds() + REPEATED_SECONDS
+                    self._known.repeated_until = clock.monotonic_seconds() + REPEATED_SECONDS
         plan = _Plan(states, producers, transactions, gate)
         now_ms = clock.now_ms()
         for append in group:
@@ -511,7 +456,7 @@ class _Writer:
 
     def _conclude(self, plan: _Plan) -> None:
         """What was planned is true now: remember it, tell consumers, answer producers."""
-        self._states.update(plan.after)
+        self._known.states.update(plan.after)
         for key, state in plan.producers_after.items():
             producers = plan.producers[key.partition_key]
             producers[key] = producers[key]._replace(state=state, may_be_forgotten=False)
@@ -526,26 +471,9 @@ class _Writer:
             append.settle(error)
         _count(plan)
 
-    def marked(self, key: PartitionKey, state: PartitionState) -> None:
-        """A transaction of this gateway put a marker there: go on behind it if nobody else wrote in between."""
-        known = self._states.get(key)
-        if known is not None and known.next_offset == state.next_offset - 1:
-            self._states[key] = state._replace(log_start_offset=known.log_start_offset)
-        else:
-            self._forget(key)
-
-    def _forget(self, key: PartitionKey) -> None:
-        """Believe nothing of a partition that is in memory."""
-        self._states.pop(key, None)
-        self._producers.pop(key, None)
-
-    def _forget_all(self) -> None:
-        self._states.clear()
-        self._producers.clear()
-
     async def _give_up(self, group: Sequence[Append], error: BaseException) -> None:
-        """Answer the group; what may have been committed is unknown, so no state is believed any more."""
-        self._forget_all()
+        """Answer the group; whether it was committed is unknown, so its partitions are looked at again."""
+        self._known.forget({append.key for append in group})
         await self._recover()
         unanswered = [append for append in group if append.outcome is None]
         is_expected = isinstance(error, DATABASE_ERRORS) and not is_bug(error)
@@ -564,7 +492,6 @@ class _Writer:
 
     async def _connected(self) -> LogConnection:
         if self._connection is None or not self._connection.is_usable:
-            self._forget_all()
             self._connection = await LogConnection.open(self._database, timeout_ms=self._timeout_ms)
         return self._connection
 
@@ -619,26 +546,27 @@ class Appends:
         timeout_ms: int,
         on_written: Callable[[Written], None],
     ) -> None:
+        self._queue = AppendQueue(max_bytes=max_bytes)
+        self._known = _Known()
         self._writers = [
-            _Writer(database, max_bytes=max_bytes, timeout_ms=timeout_ms, on_written=on_written) for _ in range(writers)
+            _Writer(database, self._queue, self._known, timeout_ms=timeout_ms, on_written=on_written)
+            for _ in range(writers)
         ]
 
     def submit(self, append: Append) -> None:
         """Queue a batch. Order of calls is order of offsets within a partition."""
-        self._writer_of(append.key).submit(append)
+        self._queue.put(append)
 
     def marked(self, key: PartitionKey, state: PartitionState) -> None:
-        """Tell the partition's writer of a marker that this gateway wrote."""
-        self._writer_of(key).marked(key, state)
-
-    def _writer_of(self, key: PartitionKey) -> _Writer:
-        return self._writers[sum(key) % len(self._writers)]
+        """A transaction of this gateway put a marker there."""
+        self._known.marked(key, state)
 
     async def drain(self) -> None:
         """Return when everything submitted has been answered."""
-        for writer in self._writers:
-            await writer.drain()
+        await self._queue.drained()
 
     async def stop(self) -> None:
         for writer in self._writers:
             await writer.stop()
+        for append in self._queue.remaining():
+            append.settle(NotLeaderOrFollower("the gateway is stopping"))

@@ -1,0 +1,179 @@
+"""Batches that wait to be written, and which of them a writer takes next.
+
+A partition's batches are with one writer at a time, so they keep their order. A commit by itself costs as much as
+dozens of records, so a second writer begins beside the first only when there is enough for it to do, or when the first
+takes long; until then batches gather.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from gateway.broker.key_gate import Keys
+from gateway.domain.sequences import BatchIdentity
+from gateway.protocol.batches import ProducedBatch
+from gateway.storage.keys import PartitionKey, ProducerKey
+
+__all__ = ["Append", "AppendQueue", "Appended"]
+
+OVERLAP_BYTES = 512 * 1024
+"""So much is worth a commit of its own while others are in flight."""
+
+OVERLAP_SECONDS = 0.02
+"""So long a commit in flight is waited for: another session may hold what it needs."""
+
+
+class Appended(NamedTuple):
+    """A batch is durable."""
+
+    base_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+
+
+class Append:
+    """A batch on its way into a partition; `on_done` is called after COMMIT, or when it was refused."""
+
+    __slots__ = (
+        "_on_done",
+        "batch",
+        "identity",
+        "key",
+        "keys",
+        "knows_abortable",
+        "outcome",
+        "producer_key",
+        "uses_log_append_time",
+    )
+
+    def __init__(
+        self,
+        key: PartitionKey,
+        batch: ProducedBatch,
+        *,
+        on_done: Callable[[], None],
+        uses_log_append_time: bool,
+        knows_abortable: bool = False,
+        keys: Keys | None = None,
+    ) -> None:
+        self.key = key
+        self.batch = batch
+        self.keys = keys
+        """The business keys of its records, if the topic asks for them and there are any."""
+        self.uses_log_append_time = uses_log_append_time
+        self.knows_abortable = knows_abortable
+        """Whether the client understands TRANSACTION_ABORTABLE (KIP-890)."""
+        self.producer_key = ProducerKey(*key, batch.producer_id)
+        self.identity = BatchIdentity(batch.producer_epoch, batch.base_sequence, batch.record_count)
+        self.outcome: Appended | BaseException | None = None
+        """None until it is known."""
+        self._on_done = on_done
+
+    @property
+    def transaction_of(self) -> int | None:
+        """Whose open transaction the batch is part of."""
+        return self.batch.producer_id if self.batch.is_transactional else None
+
+    def settle(self, outcome: Appended | BaseException) -> None:
+        """It is durable, or it is not going to be; what was said first holds."""
+        if self.outcome is None:
+            self.outcome = outcome
+            self._on_done()
+
+
+class AppendQueue:
+    """What arrived for each partition, in order. For the tasks of one event loop."""
+
+    def __init__(self, *, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        # In the order of the first batch that waits in each.
+        self._waiting: dict[PartitionKey, deque[Append]] = {}
+        self._taken: set[PartitionKey] = set()
+        self._ready_bytes = 0  # of what waits in partitions that nobody has taken
+        self._is_overdue = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._writers: deque[asyncio.Future[None]] = deque()  # those that wait for work
+        self._is_empty = asyncio.Event()
+        self._is_empty.set()
+
+    def put(self, append: Append) -> None:
+        waiting = self._waiting.get(append.key)
+        if waiting is None:
+            waiting = self._waiting[append.key] = deque()
+        waiting.append(append)
+        self._is_empty.clear()
+        if append.key in self._taken:
+            return
+        self._ready_bytes += len(append.batch.data)
+        if self._timer is None and self._taken:
+            self._timer = asyncio.get_running_loop().call_later(OVERLAP_SECONDS, self._grow_overdue)
+        self._wake()
+
+    async def take(self) -> list[Append]:
+        """Batches of partitions that nobody else has, as soon as they are worth a commit; `give_back` when done."""
+        while not self._is_worth_a_commit():
+            wake = asyncio.get_running_loop().create_future()
+            self._writers.append(wake)
+            await wake
+        self._is_overdue = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        group: list[Append] = []
+        size_bytes = 0
+        for key in [key for key in self._waiting if key not in self._taken]:
+            waiting = self._waiting[key]
+            while waiting and (not group or size_bytes + len(waiting[0].batch.data) <= self._max_bytes):
+                append = waiting.popleft()
+                size_bytes += len(append.batch.data)
+                group.append(append)
+                self._taken.add(key)
+            if not waiting:
+                del self._waiting[key]
+            elif key in self._taken:
+                self._ready_bytes -= _size_bytes(waiting)
+            if waiting:
+                break  # the group is full
+        self._ready_bytes -= size_bytes
+        return group
+
+    def give_back(self, group: Iterable[Append]) -> None:
+        """The group is settled: what came for its partitions meanwhile may be taken."""
+        for key in {append.key for append in group}:
+            self._taken.remove(key)
+            self._ready_bytes += _size_bytes(self._waiting.get(key, ()))
+        if not self._waiting and not self._taken:
+            self._is_empty.set()
+        self._wake()
+
+    async def drained(self) -> None:
+        """Return when everything that was put has been settled."""
+        await self._is_empty.wait()
+
+    def remaining(self) -> list[Append]:
+        """What nobody will take any more."""
+        return [append for waiting in self._waiting.values() for append in waiting]
+
+    def _is_worth_a_commit(self) -> bool:
+        return self._ready_bytes > 0 and (not self._taken or self._ready_bytes >= OVERLAP_BYTES or self._is_overdue)
+
+    def _wake(self) -> None:
+        if not self._is_worth_a_commit():
+            return
+        while self._writers:
+            writer = self._writers.popleft()
+            if not writer.done():  # it may have been cancelled
+                writer.set_result(None)
+                return
+
+    def _grow_overdue(self) -> None:
+        self._timer = None
+        self._is_overdue = self._ready_bytes > 0
+        self._wake()
+
+
+def _size_bytes(appends: Iterable[Append]) -> int:
+    return sum(len(append.batch.data) for append in appends)
