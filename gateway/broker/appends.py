@@ -455,14 +455,23 @@ class _Writer:
         return plan
 
     def _conclude(self, plan: _Plan) -> None:
-        """What was planned is true now: remember it, tell consumers, answer producers."""
+        """What was planned is true now. The next group is judged by it before others are told."""
         self._known.states.update(plan.after)
         for key, state in plan.producers_after.items():
             producers = plan.producers[key.partition_key]
-            producers[key] = producers[key]._replace(state=state, may_be_forgotten=False)
-        # The tail and the waiting consumers first: who got an answer may read at once.
-        for written in plan.written():
-            self._on_written(written)
+            producers[key] = KnownProducer(
+                state, may_be_forgotten=False, is_transactional=producers[key].is_transactional
+            )
+        asyncio.get_running_loop().call_soon(self._tell, plan)
+
+    def _tell(self, plan: _Plan) -> None:
+        """Tell consumers, answer producers."""
+        try:
+            # The tail and the waiting consumers first: who got an answer may read at once.
+            for written in plan.written():
+                self._on_written(written)
+        except Exception:
+            log.exception("consumers were not told of what was written")
         for accepted in plan.accepted:
             accepted.append.settle(accepted.appended)
         for append, appended in (*plan.duplicates, *plan.repeated):

@@ -50,6 +50,8 @@ CLUSTER_SETTINGS = {
     # method, the only one in this build, takes longer than reading the rows, and saves a third of that log.
     "wal_compression": "off",
     "max_wal_size": "4GB",
+    # Segments that were used are used again; a new one is written twice, first with zeros.
+    "min_wal_size": "1GB",
     "checkpoint_timeout": "15min",
     "synchronous_commit": "on",
     "full_page_writes": "on",
