@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 from collections.abc import Callable
 
@@ -65,7 +66,9 @@ async def run_gateway(settings: Settings, database_url: str, *, announce: Callab
             )
         except OSError as error:
             raise StartupError(
-                f"Cannot listen on {listen}: {error.strerror or error}. Choose another address with TABLEWIRE_LISTEN."
+                # uvloop's own words name the address once more.
+                f"Cannot listen on {listen}: {os.strerror(error.errno) if error.errno else error}."
+                " Choose another address with TABLEWIRE_LISTEN."
             ) from error
         port = server.sockets[0].getsockname()[1]
         address = settings.advertised_address

@@ -41,6 +41,12 @@ IDEMPOTENCY_KEYS = Counter(
     " duplicate records that were not enqueued; records refused because somebody holds their key.",
     ["outcome"],
 )
+WORKER_KEYS = Counter(
+    "tablewire_worker_keys",
+    "Business keys of records that workers of this process had: begun, committed, failed; duplicate: done before;"
+    " held by somebody else at that moment.",
+    ["outcome"],
+)
 IDEMPOTENCY_KEYS_IN_FLIGHT = Gauge(
     "tablewire_idempotency_keys_in_flight", "Business keys begun and not done, those of workers included."
 )

@@ -12,7 +12,7 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
@@ -41,6 +41,7 @@ from gateway.domain.idempotency import Identity
 from gateway.domain.topics import validate_topic_name
 from gateway.errors import KafkaError
 from gateway.storage.failures import UNDONE_ERRORS
+from gateway.telemetry.metrics import WORKER_KEYS
 from gateway.worker.errors import (
     ConnectionLost,
     DeliveryLost,
@@ -62,6 +63,8 @@ MAX_SWEPT: Final = 100
 MAX_UNDONE: Final = 5
 POSTPONED_MS: Final = 200
 LOST_CONNECTION: Final = "the worker lost its connection"
+OUTCOMES: Final = {Begun.STARTED: "begun", Begun.ALREADY_DONE: "duplicate", Begun.IN_FLIGHT: "held"}
+"""As metrics call them."""
 
 
 class Ask(NamedTuple):
@@ -263,12 +266,13 @@ class Scripts:
         """
         if len(deliveries) > 1:
             try:
-                together, _ = yield InTransaction(self._effects(deliveries, take_next))
+                together, begun = yield InTransaction(self._effects(deliveries, take_next))
             except (ConnectionLost, GroupInUse):
                 raise
             except Exception:  # noqa: BLE001, S110 - whatever it was, it is found again when each is alone
                 pass
             else:
+                _count(deliveries, begun, are_done=True)
                 return list(together)
         taken: list[Delivery] = []
         in_hand = list(deliveries)
@@ -284,7 +288,7 @@ class Scripts:
         """Returns the next deliveries, and which of the others were given back because of this one."""
         for left in reversed(range(MAX_UNDONE)):
             try:
-                taken, is_postponed = yield InTransaction(self._effects([delivery], take_next))
+                taken, begun = yield InTransaction(self._effects([delivery], take_next))
             except DeliveryLost:
                 return [], []  # somebody else has it now
             except (ConnectionLost, GroupInUse):
@@ -295,7 +299,8 @@ class Scripts:
             except Exception as error:  # noqa: BLE001 - a handler may raise anything
                 return [], (yield from self._fail(delivery, error, others))
             else:
-                rest = self._rest(delivery, others) if is_postponed else []
+                _count([delivery], begun, are_done=True)
+                rest = self._rest(delivery, others) if begun[delivery.place] is Begun.IN_FLIGHT else []
                 if rest:
                     yield from self.give_back(rest)
                 return taken, rest
@@ -311,10 +316,12 @@ class Scripts:
         by_place = {other.place: other for other in others}
         return [by_place[place] for place in decide_rest(self.policy.ordering, delivery.place, by_place)]
 
-    def _effects(self, deliveries: Sequence[Delivery], take_next: int) -> Script[tuple[list[Delivery], bool]]:
+    def _effects(
+        self, deliveries: Sequence[Delivery], take_next: int
+    ) -> Script[tuple[list[Delivery], dict[Any, Begun]]]:
         """One transaction: begin, the handler's writes, marks, records produced, answers and offsets, the next take.
 
-        Returns the next deliveries, and whether one had to be postponed.
+        Returns the next deliveries, and which of these were begun; what somebody else has is postponed.
         """
         begun = yield from self._begin(deliveries)
         postponed = [one for one in deliveries if begun[one.place] is Begun.IN_FLIGHT]
@@ -338,7 +345,7 @@ class Scripts:
             ]
         )
         taken = (yield from self._take(take_next)) if take_next else []
-        return taken, bool(postponed)
+        return taken, begun
 
     def _begin(self, deliveries: Sequence[Delivery]) -> Script[dict[Any, Begun]]:
         """Begin the keys of records, each key once; records without one are simply started."""
@@ -395,6 +402,7 @@ class Scripts:
         ALREADY_DONE settles the delivery, IN_FLIGHT postpones it: then there is nothing to do.
         """
         begun: Begun = yield InTransaction(self._begin_outside(delivery))
+        _count([delivery], {delivery.place: begun}, are_done=False)
         if begun is Begun.STARTED:
             self._begun.add(delivery)
         return begun
@@ -411,6 +419,8 @@ class Scripts:
         """The effect happened: mark the key, write records, settle the delivery, in one commit."""
         work: Work[Any] = Work(delivery, None, result, list(produced))
         yield InTransaction(self._ack(work))
+        if delivery in self._begun:
+            WORKER_KEYS.labels("committed").inc()
         self._begun.discard(delivery)
 
     def _ack(self, work: Work[Any]) -> Script[None]:
@@ -468,6 +478,8 @@ class Scripts:
             yield from self._end_attempts([(delivery, decision)], rest, must_be_expired=False)
         except DeliveryLost:
             return []  # it ran out of time while it failed: that is what counts
+        if delivery.identity is not None:
+            WORKER_KEYS.labels("failed").inc()
         return rest
 
     def sweep(self) -> Script[None]:
@@ -712,3 +724,13 @@ def _validate(topic: str, group_id: str) -> None:
         raise WorkerError(error.message) from error
     if not group_id or "\0" in group_id:
         raise WorkerError("a group needs an id, without NUL characters")
+
+
+def _count(deliveries: Iterable[Delivery], begun: Mapping[Any, Begun], *, are_done: bool) -> None:
+    """Tell monitoring of keys whose transaction was committed."""
+    for delivery in deliveries:
+        if delivery.identity is None:
+            continue
+        WORKER_KEYS.labels(OUTCOMES[begun[delivery.place]]).inc()
+        if are_done and begun[delivery.place] is Begun.STARTED:
+            WORKER_KEYS.labels("committed").inc()
