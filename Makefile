@@ -69,17 +69,18 @@ clean: ## Remove .venv and caches; .tablewire, the data, stays
 	rm -f gateway/protocol/_transcoder.c gateway/protocol/_transcoder.*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# kcat, a Java runtime and Maven are clients under test, not part of Tablewire. What cannot be installed is
+# kcat, a Java runtime, Maven and PgBouncer are what is tested with, not part of Tablewire. What cannot be installed is
 # named, and the tests that need it are skipped with the same words.
 system-packages:
 	@missing=''; \
 	command -v kcat >/dev/null || missing="$$missing kcat"; \
 	java -version 2>&1 | grep -Eq 'version "(1[7-9]|[2-9][0-9])' || missing="$$missing default-jre-headless"; \
 	command -v mvn >/dev/null || missing="$$missing maven"; \
+	PATH="$$PATH:/usr/sbin" command -v pgbouncer >/dev/null || missing="$$missing pgbouncer"; \
 	test -n "$$missing" || exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		echo "Installing for the client tests:$$missing"; \
+		echo "Installing for the tests:$$missing"; \
 		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
 			$$missing; } >/dev/null && exit 0; \
 	fi; \
-	echo "Some client tests will be skipped; to run them: apt-get install$$missing (as root)." >&2
+	echo "Some tests will be skipped; to run them: apt-get install$$missing (as root)." >&2
