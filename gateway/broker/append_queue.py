@@ -108,8 +108,6 @@ class AppendQueue:
         if append.key in self._taken:
             return
         self._ready_bytes += len(append.batch.data)
-        if self._timer is None and self._taken:
-            self._timer = asyncio.get_running_loop().call_later(OVERLAP_SECONDS, self._grow_overdue)
         self._wake()
 
     async def take(self) -> list[Append]:
@@ -138,6 +136,7 @@ class AppendQueue:
             if waiting:
                 break  # the group is full
         self._ready_bytes -= size_bytes
+        self._wake()  # for what is left
         return group
 
     def give_back(self, group: Iterable[Append]) -> None:
@@ -161,7 +160,10 @@ class AppendQueue:
         return self._ready_bytes > 0 and (not self._taken or self._ready_bytes >= OVERLAP_BYTES or self._is_overdue)
 
     def _wake(self) -> None:
+        """Wake a writer now, or, where too little is ready, in a while."""
         if not self._is_worth_a_commit():
+            if self._ready_bytes and self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(OVERLAP_SECONDS, self._grow_overdue)
             return
         while self._writers:
             writer = self._writers.popleft()

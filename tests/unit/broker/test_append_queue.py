@@ -79,6 +79,22 @@ async def test_little_does_not_wait_for_a_commit_that_takes_long(monkeypatch: py
         assert await queue.take() == [overdue]
 
 
+async def test_what_came_for_a_partition_under_way_does_not_wait_for_another_one_that_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue = AppendQueue(max_bytes=1 << 20)
+    queue.put(append_to(0))
+    await queue.take()  # and it is never given back
+    monkeypatch.setattr(module, "OVERLAP_SECONDS", 0.001)
+    queue.put(append_to(1))
+    async with asyncio.timeout(10):
+        group = await queue.take()
+        later = append_to(1)
+        queue.put(later)
+        queue.give_back(group)
+        assert await queue.take() == [later]
+
+
 async def test_a_group_ends_at_its_size_and_has_at_least_one_batch() -> None:
     queue = AppendQueue(max_bytes=100)
     first, second, third = append_to(0, 300), append_to(0, 60), append_to(1, 60)
