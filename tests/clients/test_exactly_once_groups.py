@@ -5,12 +5,11 @@ Yet each record comes out once and in order. What Kafka's own tests do with Tran
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -51,22 +50,19 @@ def hasty_gateway(module_database_url: str, tmp_path_factory: pytest.TempPathFac
 
 
 class Worker:
-    """A process that copies from one topic to another; the context stops it cleanly."""
+    """A process that copies from one topic to another and tells news; the context stops it cleanly."""
 
-    def __init__(self, client: str, *arguments: str) -> None:
+    def __init__(self, news: threading.Condition, client: str, *arguments: str) -> None:
         if client == "java":
             command = ["java", *java.JVM_OPTIONS, *java.compiled(JAVA_SOURCE), "ExactlyOnceWorker"]
         else:
             command = [sys.executable, "-m", "tests.support.exactly_once_worker"]
         self._command = [*command, *arguments]
+        self._news = news
         self.lines: list[str] = []
         self._start()
 
-    def kill_inside_a_transaction(self) -> None:
-        """kill -9 right after records were written, before their offsets are."""
-        seen = self.lines.count("open")
-        with self._news:
-            assert self._news.wait_for(lambda: self.lines.count("open") > seen, 60), self.lines[-5:]
+    def kill(self) -> None:
         self.process.kill()
         self.process.wait()
         self._reader.join()
@@ -92,13 +88,12 @@ class Worker:
         self._reader.join()
 
     def _start(self) -> None:
-        self._news = threading.Condition()
         self.process = subprocess.Popen(
             self._command,
             cwd=REPOSITORY,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
             text=True,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -112,9 +107,22 @@ class Worker:
                 self._news.notify_all()
 
 
-def opened(workers: list[Worker]) -> int:
-    """How many transactions they have written records of."""
-    return sum(worker.lines.count("open") for worker in workers)
+def opened(workers: list[Worker]) -> list[int]:
+    """How many transactions each has written records of."""
+    return [worker.lines.count("open") for worker in workers]
+
+
+def next_to_open(news: threading.Condition, workers: list[Worker], explain: Callable[[], str]) -> Worker:
+    """Whoever writes the records of a transaction first from now on, before their offsets.
+
+    Not one chosen beforehand: the others may copy all that is left while it starts.
+    """
+    before = opened(workers)
+    with news:
+        found = news.wait_for(lambda: opened(workers) != before, 60)
+        after = opened(workers)
+    assert found, explain()
+    return next(worker for worker, old, new in zip(workers, before, after, strict=True) if old != new)
 
 
 def fill(bootstrap: str, topic: str) -> None:
@@ -177,23 +185,21 @@ def test_each_record_comes_out_once_and_in_order(client: str, killed: str, hasty
             return int(row[0])
 
         def last_words() -> str:
-            said = [f"{number}: {worker.process.poll()} {worker.lines[-4:]}" for number, worker in enumerate(workers)]
+            said = [f"{number}: {worker.process.poll()} {worker.lines[-12:]}" for number, worker in enumerate(workers)]
             return "\n".join([f"{done()} of {RECORDS} records are copied", *said, hasty_gateway.log_text()[-3000:]])
 
+        news = threading.Condition()
         workers = [
-            stack.enter_context(Worker(client, bootstrap, group, source, target, f"{name}-{number}"))
+            stack.enter_context(Worker(news, client, bootstrap, group, source, target, f"{name}-{number}"))
             for number in range(WORKERS[client])
         ]
         for kill in range(KILLS):
             wait_for(lambda kill=kill: done() > RECORDS * kill // 5, wanted=True, timeout_s=60, explain=last_words)
+            victim = next_to_open(news, workers, last_words)
             if killed == "workers":
-                busy = [worker for worker in workers if worker.lines and worker.process.poll() is None]
-                victim = random.choice(busy)
-                victim.kill_inside_a_transaction()
+                victim.kill()
                 victim.restart()
             else:
-                seen = opened(workers)
-                wait_for(lambda seen=seen: opened(workers) > seen, wanted=True, timeout_s=60, explain=last_words)
                 hasty_gateway.kill9()
                 hasty_gateway.restart()
         wait_for(lambda: done() >= RECORDS, wanted=True, timeout_s=90, explain=last_words)

@@ -29,11 +29,13 @@ class WireClient:
         self._socket = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
         self._stream = self._socket.makefile("rb")
         self._correlation_id = 0
+        self.requests_sent = 0
 
     def call(self, api: str, version: int, **fields: Any) -> dict[str, Any]:
         """Send `<api>Request`; nested structs are given as dicts. Returns the answer as plain values."""
         response_class = message_class(f"{api}Response")
         self._socket.sendall(self.frame(api, version, **fields))
+        self.requests_sent += 1
         head = self._stream.read(4)
         assert len(head) == 4, f"the connection was closed instead of answering {api} v{version}"
         (size,) = struct.unpack(">i", head)
