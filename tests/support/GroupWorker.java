@@ -45,10 +45,14 @@ public class GroupWorker {
         properties.put("key.deserializer", ByteArrayDeserializer.class.getName());
         properties.put("value.deserializer", ByteArrayDeserializer.class.getName());
         try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(properties)) {
+            // What could not be committed in the middle of a rebalance is committed after it: whoever keeps a partition
+            // through it does not read its records again.
+            Map<TopicPartition, OffsetAndMetadata> positions = new HashMap<>();
             consumer.subscribe(List.of(topic), new ConsumerRebalanceListener() {
                 public void onPartitionsRevoked(Collection<TopicPartition> revoked) {}
 
                 public void onPartitionsAssigned(Collection<TopicPartition> assigned) {
+                    positions.keySet().removeAll(assigned);
                     StringBuilder lines = new StringBuilder();
                     assigned.forEach(one -> line(lines, "assigned " + one.partition()));
                     say(lines);
@@ -56,15 +60,15 @@ public class GroupWorker {
             });
             while (!stop.get()) {
                 StringBuilder lines = new StringBuilder();
-                Map<TopicPartition, OffsetAndMetadata> positions = new HashMap<>();
                 consumer.poll(Duration.ofMillis(200)).forEach(record -> {
                     line(lines, "record " + record.partition() + " " + record.offset() + " "
                         + new String(record.value(), StandardCharsets.UTF_8));
                     positions.put(new TopicPartition(topic, record.partition()),
                         new OffsetAndMetadata(record.offset() + 1));
                 });
+                positions.keySet().retainAll(consumer.assignment());
+                if (!lines.isEmpty()) say(lines);
                 if (positions.isEmpty()) continue;
-                say(lines);
                 try {
                     consumer.commitSync(positions);
                 } catch (KafkaException refused) {
@@ -74,6 +78,7 @@ public class GroupWorker {
                 positions.forEach((one, position) ->
                     line(committed, "committed " + one.partition() + " " + position.offset()));
                 say(committed);
+                positions.clear();
             }
         }
     }

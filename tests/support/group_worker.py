@@ -63,18 +63,32 @@ def run_confluent_kafka(options: dict[str, Any], stop: threading.Event) -> None:
             **protocol,
         }
     )
-    consumer.subscribe([options["topic"]], on_assign=lambda _, given: say_assigned(one.partition for one in given))
+    # What could not be committed in the middle of a rebalance is committed after it: whoever keeps a partition through
+    # it does not read its records again.
+    positions: dict[int, int] = {}
+
+    def on_assign(_: Any, given: list[Any]) -> None:
+        for one in given:
+            positions.pop(one.partition, None)
+        say_assigned(one.partition for one in given)
+
+    consumer.subscribe([options["topic"]], on_assign=on_assign)
     while not stop.is_set():
         messages = [one for one in consumer.consume(200, POLL_MS / 1000) if one.error() is None]
-        if not messages:
+        if messages:
+            positions |= say_records((one.partition(), one.offset(), one.value()) for one in messages)
+        kept = {one.partition for one in consumer.assignment()}
+        offsets = [
+            confluent_kafka.TopicPartition(options["topic"], *one) for one in positions.items() if one[0] in kept
+        ]
+        if not offsets:
             continue
-        positions = say_records((one.partition(), one.offset(), one.value()) for one in messages)
-        offsets = [confluent_kafka.TopicPartition(options["topic"], *one) for one in positions.items()]
         try:
             consumer.commit(offsets=offsets, asynchronous=False)
         except confluent_kafka.KafkaException:
-            continue  # somebody else has the partitions now, or reads them again
-        say_committed(positions)
+            continue
+        say_committed({one.partition: one.offset for one in offsets})
+        positions.clear()
     consumer.close()
 
 
