@@ -32,6 +32,9 @@ COMMENT ON FUNCTION kafka.abort_transaction(aborted_id text) IS 'For an operator
 CREATE FUNCTION kafka.advance_partitions(transactions bigint[], locks bigint[], advances bigint[], advances_at integer[], extents bigint[], states bigint[], states_at integer[]) RETURNS void
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
     AS $$
 DECLARE
     moved integer;
@@ -79,21 +82,25 @@ BEGIN
         END IF;
     END LOOP;
 
-    -- Of each producer six numbers, how many batches are remembered of it, and four lists of that length.
+    -- Of each producer six numbers, how many batches are remembered of it, and four numbers of each batch. All but a
+    -- producer's first batch here find a row, and to update it is cheaper than to try an insert.
     IF cardinality(states_at) > 0 THEN
-        INSERT INTO kafka.producer_sequences (producer_id, topic_id, partition_id, producer_epoch, last_sequence,
-            run_length, first_sequences, last_sequences, base_offsets, timestamps_ms)
-        SELECT states[i], states[i + 1], states[i + 2], states[i + 3], states[i + 4], states[i + 5],
-               states[i + 7 : i + 6 + states[i + 6]],
-               states[i + 7 + states[i + 6] : i + 6 + 2 * states[i + 6]],
-               states[i + 7 + 2 * states[i + 6] : i + 6 + 3 * states[i + 6]],
-               states[i + 7 + 3 * states[i + 6] : i + 6 + 4 * states[i + 6]]
+        UPDATE kafka.producer_sequences s
+        SET producer_epoch = states[i + 3], last_sequence = states[i + 4], run_length = states[i + 5],
+            batches = states[i + 7 : i + 6 + 4 * states[i + 6]], updated_at = now()
         FROM unnest(states_at) AS i
-        ON CONFLICT (producer_id, topic_id, partition_id) DO UPDATE SET
-            producer_epoch = excluded.producer_epoch, last_sequence = excluded.last_sequence,
-            run_length = excluded.run_length, first_sequences = excluded.first_sequences,
-            last_sequences = excluded.last_sequences, base_offsets = excluded.base_offsets,
-            timestamps_ms = excluded.timestamps_ms, updated_at = now();
+        WHERE s.producer_id = states[i] AND s.topic_id = states[i + 1] AND s.partition_id = states[i + 2];
+        GET DIAGNOSTICS moved = ROW_COUNT;
+        IF moved <> cardinality(states_at) THEN
+            INSERT INTO kafka.producer_sequences (producer_id, topic_id, partition_id, producer_epoch, last_sequence,
+                run_length, batches)
+            SELECT states[i], states[i + 1], states[i + 2], states[i + 3], states[i + 4], states[i + 5],
+                   states[i + 7 : i + 6 + 4 * states[i + 6]]
+            FROM unnest(states_at) AS i
+            ON CONFLICT (producer_id, topic_id, partition_id) DO UPDATE SET
+                producer_epoch = excluded.producer_epoch, last_sequence = excluded.last_sequence,
+                run_length = excluded.run_length, batches = excluded.batches, updated_at = now();
+        END IF;
     END IF;
 END
 $$;
@@ -2901,10 +2908,7 @@ CREATE TABLE kafka.producer_sequences (
     partition_id integer NOT NULL,
     last_sequence integer NOT NULL,
     producer_epoch smallint NOT NULL,
-    first_sequences integer[] NOT NULL,
-    last_sequences integer[] NOT NULL,
-    base_offsets bigint[] NOT NULL,
-    timestamps_ms bigint[] NOT NULL
+    batches bigint[] NOT NULL
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0');
 
@@ -2924,13 +2928,7 @@ COMMENT ON COLUMN kafka.producer_sequences.last_sequence IS 'Sequence number of 
 
 COMMENT ON COLUMN kafka.producer_sequences.producer_epoch IS 'The epoch it was written in; older ones are refused.';
 
-COMMENT ON COLUMN kafka.producer_sequences.first_sequences IS 'First sequence of each of the newest five batches, oldest first.';
-
-COMMENT ON COLUMN kafka.producer_sequences.last_sequences IS 'Last sequence of each of them.';
-
-COMMENT ON COLUMN kafka.producer_sequences.base_offsets IS 'Offset of the first record of each of them: what a retry is answered.';
-
-COMMENT ON COLUMN kafka.producer_sequences.timestamps_ms IS 'Largest timestamp of each of them, in milliseconds since 1970.';
+COMMENT ON COLUMN kafka.producer_sequences.batches IS 'The newest five batches, oldest first, four numbers each: first and last sequence, offset of the first record (what a retry is answered), largest timestamp in milliseconds.';
 
 CREATE VIEW kafka.producer_state AS
  SELECT s.producer_id,
@@ -2940,8 +2938,8 @@ CREATE VIEW kafka.producer_state AS
     s.partition_id AS partition,
     s.producer_epoch,
     s.last_sequence,
-    ( SELECT jsonb_agg(jsonb_build_object('first_sequence', b.first_sequence, 'last_sequence', b.last_sequence, 'base_offset', b.base_offset, 'timestamp', ('1970-01-01 00:00:00+00'::timestamp with time zone + ((b.timestamp_ms)::double precision * '00:00:00.001'::interval))) ORDER BY b."position") AS jsonb_agg
-           FROM UNNEST(s.first_sequences, s.last_sequences, s.base_offsets, s.timestamps_ms) WITH ORDINALITY b(first_sequence, last_sequence, base_offset, timestamp_ms, "position")) AS batches,
+    ( SELECT jsonb_agg(jsonb_build_object('first_sequence', s.batches[i.i], 'last_sequence', s.batches[(i.i + 1)], 'base_offset', s.batches[(i.i + 2)], 'timestamp', ('1970-01-01 00:00:00+00'::timestamp with time zone + ((s.batches[(i.i + 3)])::double precision * '00:00:00.001'::interval))) ORDER BY i.i) AS jsonb_agg
+           FROM generate_series(1, cardinality(s.batches), 4) i(i)) AS batches,
     s.updated_at,
     (now() - s.updated_at) AS age
    FROM ((kafka.producer_sequences s

@@ -53,7 +53,7 @@ async def load_sequences(
         partitions=[key.partition for key in keys],
         producer_ids=[key.producer_id for key in keys],
     )
-    return {ProducerKey(*row[:3]): KnownProducer(_state(row), row[10], row[11]) for row in rows}
+    return {ProducerKey(*row[:3]): KnownProducer(_state(row), row[7], row[8]) for row in rows}
 
 
 async def list_active(database: Database, *, topic_id: int, partition: int) -> list[Row]:
@@ -68,14 +68,15 @@ def state_integers(states: Sequence[tuple[ProducerKey, ProducerState]]) -> tuple
     for (topic_id, partition, producer_id), (epoch, last_sequence, run_length, recent) in states:
         begins.append(len(numbers) + 1)
         numbers += (producer_id, topic_id, partition, epoch, last_sequence, run_length, len(recent))
-        for column in zip(*recent, strict=True):
-            numbers += column
+        for written in recent:
+            numbers += written
     return numbers, begins
 
 
 def _state(row: Row) -> ProducerState | None:
-    epoch, last_sequence, run_length, firsts, lasts, offsets, timestamps = row[3:10]
+    epoch, last_sequence, run_length, batches = row[3:7]
     if epoch is None:
         return None
-    recent = tuple(map(Written, firsts, lasts, offsets, timestamps))
+    size = len(Written._fields)
+    recent = tuple(Written(*batches[at : at + size]) for at in range(0, len(batches), size))
     return ProducerState(epoch, last_sequence, run_length, recent)

@@ -2,8 +2,7 @@
 -- A producer younger than the partition's last drop, and known here, cannot have lost its state.
 -- Locks: none; proven by the partition's next_offset when the commit advances it.   Returns: a row per question.
 SELECT wanted.topic_id, wanted.partition_id, wanted.producer_id,
-       s.producer_epoch, s.last_sequence, s.run_length,
-       s.first_sequences, s.last_sequences, s.base_offsets, s.timestamps_ms,
+       s.producer_epoch, s.last_sequence, s.run_length, s.batches,
        coalesce(i.created_at <= p.producers_dropped_at, i.producer_id IS NULL) AS may_be_forgotten,
        i.transactional_id IS NOT NULL AS is_transactional
 FROM unnest(%(topic_ids)s::int[], %(partitions)s::int[], %(producer_ids)s::bigint[])

@@ -73,6 +73,30 @@ def test_the_printed_sql_makes_the_same_schema(empty_database_url: str) -> None:
     assert schema_differences(empty_database_url) == []
 
 
+def test_what_producers_wrote_is_remembered_through_0014(empty_database_url: str) -> None:
+    before, _, _ = migration_sql().partition("-- Running upgrade 0013 -> 0014")
+    with psycopg.connect(empty_database_url, autocommit=True) as connection:
+        connection.execute(f"{before}COMMIT".encode())
+        connection.execute(
+            "INSERT INTO kafka.topics (topic_id, name, partition_count) OVERRIDING SYSTEM VALUE VALUES (1, 't', 2)"
+        )
+        connection.execute(
+            "INSERT INTO kafka.producer_sequences (producer_id, run_length, topic_id, partition_id, last_sequence,"
+            " producer_epoch, first_sequences, last_sequences, base_offsets, timestamps_ms) VALUES"
+            " (7, 9, 1, 0, 8, 2, '{0,5}', '{4,8}', '{100,105}', '{1000,-1}'),"
+            " (8, 0, 1, 1, -1, 0, '{}', '{}', '{}', '{}')"
+        )
+        migrate(empty_database_url)
+        rows = connection.execute("SELECT batches FROM kafka.producer_sequences ORDER BY producer_id").fetchall()
+        (shown,) = connection.execute("SELECT batches FROM kafka.producer_state WHERE producer_id = 7").fetchone() or ()
+    assert rows == [([0, 4, 100, 1000, 5, 8, 105, -1],), ([],)]
+    assert [(one["first_sequence"], one["last_sequence"], one["base_offset"]) for one in shown] == [
+        (0, 4, 100),
+        (5, 8, 105),
+    ]
+    assert schema_differences(empty_database_url) == []
+
+
 def test_the_tables_in_python_are_those_of_the_migrations(database_url: str) -> None:
     assert schema_differences(database_url) == []
 
