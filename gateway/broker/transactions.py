@@ -6,7 +6,7 @@ EndTxn makes markers, aborted ranges, last stable offsets, consumer offsets, sta
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
@@ -168,6 +168,11 @@ class Transactions:
 
         `classic_connection`: over which it came, from a client that keeps its epoch; StaleConnection if too late.
         """
+        _require_name(transactional_id)
+        # One statement for all but the first partitions of a transaction: the usual case of `decide_add`.
+        speaker = None if classic_connection is None else self._connections.speaker(classic_connection)
+        if await storage.join_partitions(self._database, transactional_id, producer, keys, speaker=speaker):
+            return
         async with self._database.transaction() as source:
             await self._require_open(source, transactional_id, producer, client_id, classic_connection)
             await storage.add_partitions(source, producer.id, keys)
@@ -181,17 +186,27 @@ class Transactions:
             return (await storage.load_for_append(source, [producer.id]))[producer.id].partitions
 
     async def add_implicitly(
-        self, transactional_id: str, producer: Producer, keys: Sequence[PartitionKey], *, client_id: str | None
+        self,
+        transactional_id: str,
+        producer: Producer,
+        key: PartitionKey,
+        find_others: Callable[[], Iterable[PartitionKey]],
+        *,
+        client_id: str | None,
     ) -> None:
         """The same for a client that just produces (KIP-890). Its epoch stands for one transaction only, so what
-        was added in it once need not be asked again; the append itself proves it."""
+        was added in it once need not be asked again; the append itself proves it.
+
+        `find_others`: what else the same request writes to, to be added with it.
+        """
         added = self._added.get((transactional_id, producer), set())
-        new = [key for key in keys if key not in added]
-        if new:
-            await self.add_partitions(transactional_id, producer, new, client_id=client_id)
-            if len(self._added) > MAX_REMEMBERED:
-                self._added.clear()
-            self._added.setdefault((transactional_id, producer), set()).update(new)
+        if key in added:
+            return
+        new = list({key, *find_others()} - added)
+        await self.add_partitions(transactional_id, producer, new, client_id=client_id)
+        if len(self._added) > MAX_REMEMBERED:
+            self._added.clear()
+        self._added.setdefault((transactional_id, producer), set()).update(new)
 
     async def require_name(self, transactional_id: str, producer_id: int) -> None:
         """Refuse a producer that writes under a transactional id which is not its own."""
@@ -251,13 +266,13 @@ class Transactions:
         transaction = await storage.lock(source, transactional_id)
         decision = decide_add(transaction, producer)
         await self._listen(source, transactional_id, transaction, classic_connection)
-        if isinstance(decision, Begin):
-            if await storage.count_open(source, client_id) >= self._max_open_per_client:
-                raise PolicyViolation(
-                    f"client {client_id} has {self._max_open_per_client} open transactions"
-                    " (max.open.transactions.per.client); end some first"
-                )
-            await storage.begin(source, transactional_id)
+        if isinstance(decision, Begin) and not await storage.begin(
+            source, transactional_id, client_id=client_id, max_open_per_client=self._max_open_per_client
+        ):
+            raise PolicyViolation(
+                f"client {client_id} has {self._max_open_per_client} open transactions"
+                " (max.open.transactions.per.client); end some first"
+            )
 
     async def _listen(
         self,

@@ -82,13 +82,17 @@ class NewestConnections:
             self._seen[spoken.producer_id] = (spoken, self._accepted)
             _forget_oldest_half(self._seen)
 
+    def speaker(self, connection: int) -> Speaker:
+        """A connection of this gateway, as transactions' rows name it."""
+        return Speaker(self._gateway, connection)
+
     def decide_speaker(self, spoken: Spoken, *, connection: int) -> Speaker:
         """Who speaks for the producer after this request about its transaction; StaleConnection if it came too late.
 
         `spoken` is the transaction's row, which must be held.
         """
         producer_id, speaker, _ = spoken
-        asked = Speaker(self._gateway, connection)
+        asked = self.speaker(connection)
         if speaker is None or speaker == asked:
             return asked
         if speaker.gateway == self._gateway:

@@ -8,8 +8,10 @@ transaction by itself (KIP-890) · v13 topics by id · zstd from v7 on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from gateway import clock
@@ -83,7 +85,8 @@ async def produce(request: Request, context: RequestContext) -> Awaitable[Tree |
                     batch = await asyncio.get_running_loop().run_in_executor(None, decode_produced, records, limits)
                 _check(batch, topic, request)
                 if batch.is_transactional:
-                    await _join_transaction(batch, key, request, context)
+                    find_others = partial(_partitions, request, named, topics)
+                    await _join_transaction(batch, key, find_others, request, context)
                 append = begun.add(name, partition.index, key, batch, topic, context)
             except KafkaError as error:
                 begun.refuse(name, partition.index, error)
@@ -129,7 +132,25 @@ def _keys(batch: ProducedBatch, topic: Topic) -> Keys | None:
     return Keys(identities, settings.retention_ms) if any(identities) else None
 
 
-async def _join_transaction(batch: ProducedBatch, key: PartitionKey, request: Request, context: RequestContext) -> None:
+def _partitions(request: Request, named: Sequence[Any], topics: Mapping[Any, Topic | KafkaError]) -> list[PartitionKey]:
+    """All that the request writes to, as far as they are there."""
+    found = []
+    for name, data in zip(named, request.topic_data, strict=True):
+        topic = topics[name]
+        if not isinstance(topic, KafkaError):
+            for partition in data.partition_data:
+                with suppress(KafkaError):
+                    found.append(topic.partition(partition.index))
+    return found
+
+
+async def _join_transaction(
+    batch: ProducedBatch,
+    key: PartitionKey,
+    find_others: Callable[[], list[PartitionKey]],
+    request: Request,
+    context: RequestContext,
+) -> None:
     """What must hold before a transactional batch is queued; the commit itself proves that its transaction is open."""
     is_classic = context.version < FIRST_VERSION_THAT_ADDS
     if is_classic:
@@ -143,7 +164,8 @@ async def _join_transaction(batch: ProducedBatch, key: PartitionKey, request: Re
         else transactions.add_implicitly(
             request.transactional_id,
             Producer(batch.producer_id, batch.producer_epoch),
-            [key],
+            key,
+            find_others,
             client_id=readable(context.client_id),
         )
     )

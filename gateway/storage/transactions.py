@@ -23,13 +23,13 @@ __all__ = [
     "add_partitions",
     "begin",
     "change_speaker",
-    "count_open",
     "create",
     "describe",
     "end",
     "find_name",
     "find_speakers",
     "find_timed_out",
+    "join_partitions",
     "list_all",
     "list_speakers",
     "load_aborted",
@@ -159,13 +159,41 @@ async def change_speaker(source: DatabaseTransaction, transactional_id: str, spe
     )
 
 
-async def begin(source: DatabaseTransaction, transactional_id: str) -> None:
-    await source.rows("transactions/begin_transaction", transactional_id=transactional_id)
+async def begin(
+    source: DatabaseTransaction, transactional_id: str, *, client_id: str | None, max_open_per_client: int
+) -> bool:
+    """The transaction is open; false if the client has too many open ones."""
+    return bool(
+        await source.rows(
+            "transactions/begin_transaction",
+            transactional_id=transactional_id,
+            client_id=client_id,
+            max_open=max_open_per_client,
+        )
+    )
 
 
-async def count_open(source: DatabaseTransaction, client_id: str | None) -> int:
-    ((count,),) = await source.rows("transactions/count_open", client_id=client_id)
-    return int(count)
+async def join_partitions(
+    database: Database,
+    transactional_id: str,
+    producer: Producer,
+    keys: Sequence[PartitionKey],
+    *,
+    speaker: Speaker | None,
+) -> bool:
+    """Add to a transaction that is open already; false, nothing done, if it is not, or not this speaker's."""
+    return bool(
+        await database.rows(
+            "transactions/join_partitions",
+            transactional_id=transactional_id,
+            producer_id=producer.id,
+            epoch=producer.epoch,
+            gateway=None if speaker is None else speaker.gateway,
+            connection=None if speaker is None else speaker.connection,
+            topic_ids=[key.topic_id for key in keys],
+            partitions=[key.partition for key in keys],
+        )
+    )
 
 
 async def add_partitions(source: DatabaseTransaction, producer_id: int, keys: Sequence[PartitionKey]) -> None:
