@@ -169,9 +169,16 @@ class Transactions:
         `classic_connection`: over which it came, from a client that keeps its epoch; StaleConnection if too late.
         """
         _require_name(transactional_id)
-        # One statement for all but the first partitions of a transaction: the usual case of `decide_add`.
-        speaker = None if classic_connection is None else self._connections.speaker(classic_connection)
-        if await storage.join_partitions(self._database, transactional_id, producer, keys, speaker=speaker):
+        # What `decide_add` nearly always says, without reading first; where it might not, nothing is done.
+        if await storage.join_partitions(
+            self._database,
+            transactional_id,
+            producer,
+            keys,
+            speaker=None if classic_connection is None else self._connections.speaker(classic_connection),
+            client_id=client_id,
+            max_open_per_client=self._max_open_per_client,
+        ):
             return
         async with self._database.transaction() as source:
             await self._require_open(source, transactional_id, producer, client_id, classic_connection)

@@ -180,18 +180,27 @@ async def join_partitions(
     keys: Sequence[PartitionKey],
     *,
     speaker: Speaker | None,
+    client_id: str | None,
+    max_open_per_client: int,
 ) -> bool:
-    """Add to a transaction that is open already; false, nothing done, if it is not, or not this speaker's."""
+    """Add to the producer's transaction, which begins if none is open, by a statement or two.
+
+    False, nothing done, where that is not all there is to it: another epoch or speaker, or too many open ones.
+    """
+    asked = {
+        "transactional_id": transactional_id,
+        "producer_id": producer.id,
+        "epoch": producer.epoch,
+        "gateway": None if speaker is None else speaker.gateway,
+        "connection": None if speaker is None else speaker.connection,
+        "topic_ids": [key.topic_id for key in keys],
+        "partitions": [key.partition for key in keys],
+    }
+    if await database.rows("transactions/join_partitions", **asked):
+        return True
     return bool(
         await database.rows(
-            "transactions/join_partitions",
-            transactional_id=transactional_id,
-            producer_id=producer.id,
-            epoch=producer.epoch,
-            gateway=None if speaker is None else speaker.gateway,
-            connection=None if speaker is None else speaker.connection,
-            topic_ids=[key.topic_id for key in keys],
-            partitions=[key.partition for key in keys],
+            "transactions/begin_with_partitions", **asked, client_id=client_id, max_open=max_open_per_client
         )
     )
 
