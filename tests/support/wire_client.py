@@ -102,3 +102,10 @@ def partition_count(wire: WireClient, name: str) -> int:
         "DescribeTopicPartitions", 0, topics=[{"name": name}], response_partition_limit=2000, cursor=None
     )
     return len(answer["topics"][0]["partitions"])
+
+
+def known_brokers(bootstrap: str) -> list[int]:
+    """The gateways that one of them tells clients of, sorted."""
+    with WireClient(bootstrap) as wire:
+        answer = wire.call("Metadata", 8, topics=[], allow_auto_topic_creation=False)
+    return sorted(one["node_id"] for one in answer["brokers"])

@@ -23,7 +23,7 @@ from tests.support.group_member import (
     fetch,
 )
 from tests.support.waiting import wait_for
-from tests.support.wire_client import WireClient, new_topic_entry
+from tests.support.wire_client import WireClient, known_brokers, new_topic_entry
 
 SETTINGS = {
     "TABLEWIRE_BROKER_HEARTBEAT_INTERVAL_MS": "100",
@@ -53,14 +53,8 @@ def gateways(pair: dict[int, GatewayProcess]) -> dict[int, GatewayProcess]:
         if not process.is_running:
             process.restart()
     for process in pair.values():
-        wait_for(lambda process=process: sorted(known(process)), sorted(pair))
+        wait_for(lambda process=process: known_brokers(process.bootstrap), sorted(pair))
     return pair
-
-
-def known(gateway: GatewayProcess) -> list[int]:
-    with WireClient(gateway.bootstrap) as wire:
-        answer = wire.call("Metadata", 8, topics=[], allow_auto_topic_creation=False)
-    return [one["node_id"] for one in answer["brokers"]]
 
 
 def coordinator(gateway: GatewayProcess, group_id: str) -> int:
@@ -140,7 +134,7 @@ def test_a_stable_group_goes_on_when_its_coordinator_is_killed(gateways: dict[in
 def test_a_stable_group_goes_on_when_its_only_gateway_restarts(gateways: dict[int, GatewayProcess]) -> None:
     first, second = gateways.values()
     second.stop_cleanly()
-    wait_for(lambda: known(first), [first.node_id])
+    wait_for(lambda: known_brokers(first.bootstrap), [first.node_id])
     member = settle_as(first)
     first.kill9()
     first.restart()
@@ -213,7 +207,7 @@ def test_a_zombie_can_neither_commit_nor_answer_for_its_group(
             [member.group_id, topic],
         ).fetchone()
     assert kept == (8,)
-    wait_for(lambda: sorted(known(second)), sorted(gateways))
+    wait_for(lambda: known_brokers(second.bootstrap), sorted(gateways))
     for one in (member, taken_over):
         one.close()
 

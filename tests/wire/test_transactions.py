@@ -47,6 +47,7 @@ from tests.support.handmade_transactions import (
 from tests.support.proxy import END_TXN, Fault, Proxy
 from tests.support.raw_connection import RawConnection, decode_answer
 from tests.support.waiting import wait_for
+from tests.support.wire_client import known_brokers
 
 LAST_EPOCH = 32766
 UNKNOWN_TOPIC = 3
@@ -63,11 +64,11 @@ SWEPT_WITHIN_S = 12.0
 def gateways(
     server_url: str, template_database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[list[GatewayProcess]]:
-    """Two gateways on a database of this module's own."""
+    """Two gateways on a database of this module's own, each knowing the other, so that they agree on coordinators."""
     directory = tmp_path_factory.mktemp("transactions")
     with ExitStack() as stack:
         database_url = stack.enter_context(scratch_database(server_url, template_database))
-        yield [
+        pair = [
             stack.enter_context(
                 GatewayProcess(
                     database_url,
@@ -78,6 +79,9 @@ def gateways(
             )
             for node_id in (1, 2)
         ]
+        for gateway in pair:
+            wait_for(lambda gateway=gateway: known_brokers(gateway.bootstrap), [1, 2])
+        yield pair
 
 
 SETTINGS = {"TABLEWIRE_MAX_OPEN_TRANSACTIONS_PER_CLIENT": "200", "TABLEWIRE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0"}
