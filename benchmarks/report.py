@@ -143,9 +143,11 @@ def write_markdown(results: Results, path: Path) -> None:
 
 
 def write_section(name: str, section: Section, path: Path) -> None:
-    """A section of a program of its own, between its marks in `path`."""
-    page = path.read_text(encoding="utf-8")
-    path.write_text(_between_marks(page, section_mark(name), _section_markdown(section)), encoding="utf-8")
+    """A section of a program of its own: between its marks in `path`, or, where there is no such file, all of it."""
+    text = _section_markdown(section)
+    if path.exists():
+        text = _between_marks(path.read_text(encoding="utf-8"), section_mark(name), text)
+    path.write_text(text, encoding="utf-8")
 
 
 def section_mark(name: str) -> str:
