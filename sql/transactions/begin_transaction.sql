@@ -8,7 +8,6 @@ WITH begun AS (
            WHERE state = 'Ongoing' AND client_id IS NOT DISTINCT FROM %(client_id)s) < %(max_open)s
     RETURNING 1
 ), counted AS (
-    UPDATE kafka.transaction_counters SET started = started + (SELECT count(*) FROM begun)
-    WHERE slot = pg_backend_pid() %% 16
+    UPDATE kafka.transaction_counters SET started = started + 1 FROM begun WHERE slot = pg_backend_pid() %% 16
 )
 SELECT 1 FROM begun

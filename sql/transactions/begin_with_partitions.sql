@@ -12,8 +12,7 @@ WITH begun AS (
            WHERE state = 'Ongoing' AND client_id IS NOT DISTINCT FROM %(client_id)s) < %(max_open)s
     RETURNING producer_id
 ), counted AS (
-    UPDATE kafka.transaction_counters SET started = started + (SELECT count(*) FROM begun)
-    WHERE slot = pg_backend_pid() %% 16
+    UPDATE kafka.transaction_counters SET started = started + 1 FROM begun WHERE slot = pg_backend_pid() %% 16
 ), joined AS (
     INSERT INTO kafka.transaction_partitions (producer_id, topic_id, partition)
     SELECT begun.producer_id, p.topic_id, p.partition
