@@ -16,7 +16,6 @@ from gateway.domain.connections import NewestConnections, Spoken
 from gateway.domain.producers import Producer
 from gateway.domain.transactions import (
     AlreadyEnded,
-    Begin,
     Create,
     Ending,
     KeepEpoch,
@@ -169,20 +168,20 @@ class Transactions:
         `classic_connection`: over which it came, from a client that keeps its epoch; StaleConnection if too late.
         """
         _require_name(transactional_id)
+        speaker = None if classic_connection is None else self._connections.speaker(classic_connection)
         # What `decide_add` nearly always says, without reading first; where it might not, nothing is done.
-        if await storage.join_partitions(
+        if await storage.join(self._database, transactional_id, producer, keys, speaker=speaker) or await storage.begin(
             self._database,
             transactional_id,
             producer,
             keys,
-            speaker=None if classic_connection is None else self._connections.speaker(classic_connection),
             client_id=client_id,
             max_open_per_client=self._max_open_per_client,
+            speaker=speaker,
         ):
             return
         async with self._database.transaction() as source:
-            await self._require_open(source, transactional_id, producer, client_id, classic_connection)
-            await storage.add_partitions(source, producer.id, keys)
+            await self._require_open(source, transactional_id, producer, client_id, classic_connection, keys)
 
     async def find_partitions(self, transactional_id: str, producer: Producer) -> frozenset[PartitionKey]:
         """The partitions that are in the producer's open transaction; none if it has none open."""
@@ -232,6 +231,7 @@ class Transactions:
         self, transactional_id: str, producer: Producer, *, client_id: str | None, classic_connection: int | None
     ) -> None:
         """Offsets of a group will be part of the producer's transaction."""
+        _require_name(transactional_id)
         async with self._database.transaction() as source:
             await self._require_open(source, transactional_id, producer, client_id, classic_connection)
 
@@ -268,13 +268,22 @@ class Transactions:
         producer: Producer,
         client_id: str | None,
         classic_connection: int | None = None,
+        keys: Sequence[PartitionKey] = (),
     ) -> None:
-        _require_name(transactional_id)
+        """The producer's transaction is open, with these partitions in it."""
         transaction = await storage.lock(source, transactional_id)
         decision = decide_add(transaction, producer)
         await self._listen(source, transactional_id, transaction, classic_connection)
-        if isinstance(decision, Begin) and not await storage.begin(
-            source, transactional_id, client_id=client_id, max_open_per_client=self._max_open_per_client
+        if decision is None:
+            if keys:
+                await storage.join(source, transactional_id, producer, keys)
+        elif not await storage.begin(
+            source,
+            transactional_id,
+            producer,
+            keys,
+            client_id=client_id,
+            max_open_per_client=self._max_open_per_client,
         ):
             raise PolicyViolation(
                 f"client {client_id} has {self._max_open_per_client} open transactions"

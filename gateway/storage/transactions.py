@@ -20,7 +20,6 @@ __all__ = [
     "PendingOffset",
     "abort",
     "add_offsets",
-    "add_partitions",
     "begin",
     "change_speaker",
     "create",
@@ -29,7 +28,7 @@ __all__ = [
     "find_name",
     "find_speakers",
     "find_timed_out",
-    "join_partitions",
+    "join",
     "list_all",
     "list_speakers",
     "load_aborted",
@@ -159,35 +158,46 @@ async def change_speaker(source: DatabaseTransaction, transactional_id: str, spe
     )
 
 
-async def begin(
-    source: DatabaseTransaction, transactional_id: str, *, client_id: str | None, max_open_per_client: int
+async def join(
+    source: Database | DatabaseTransaction,
+    transactional_id: str,
+    producer: Producer,
+    keys: Sequence[PartitionKey],
+    *,
+    speaker: Speaker | None = None,
 ) -> bool:
-    """The transaction is open; false if the client has too many open ones."""
+    """Add partitions to the producer's open transaction; false, nothing done, if none is open or not this speaker's."""
+    return bool(
+        await source.rows("transactions/join_transaction", **_addition(transactional_id, producer, keys, speaker))
+    )
+
+
+async def begin(
+    source: Database | DatabaseTransaction,
+    transactional_id: str,
+    producer: Producer,
+    keys: Sequence[PartitionKey],
+    *,
+    client_id: str | None,
+    max_open_per_client: int,
+    speaker: Speaker | None = None,
+) -> bool:
+    """Open a transaction with these partitions; false, nothing done, if one is open, if it is not this speaker's, or
+    if the client has too many open ones."""
     return bool(
         await source.rows(
             "transactions/begin_transaction",
-            transactional_id=transactional_id,
+            **_addition(transactional_id, producer, keys, speaker),
             client_id=client_id,
             max_open=max_open_per_client,
         )
     )
 
 
-async def join_partitions(
-    database: Database,
-    transactional_id: str,
-    producer: Producer,
-    keys: Sequence[PartitionKey],
-    *,
-    speaker: Speaker | None,
-    client_id: str | None,
-    max_open_per_client: int,
-) -> bool:
-    """Add to the producer's transaction, which begins if none is open, by a statement or two.
-
-    False, nothing done, where that is not all there is to it: another epoch or speaker, or too many open ones.
-    """
-    asked = {
+def _addition(
+    transactional_id: str, producer: Producer, keys: Sequence[PartitionKey], speaker: Speaker | None
+) -> dict[str, object]:
+    return {
         "transactional_id": transactional_id,
         "producer_id": producer.id,
         "epoch": producer.epoch,
@@ -196,22 +206,6 @@ async def join_partitions(
         "topic_ids": [key.topic_id for key in keys],
         "partitions": [key.partition for key in keys],
     }
-    if await database.rows("transactions/join_partitions", **asked):
-        return True
-    return bool(
-        await database.rows(
-            "transactions/begin_with_partitions", **asked, client_id=client_id, max_open=max_open_per_client
-        )
-    )
-
-
-async def add_partitions(source: DatabaseTransaction, producer_id: int, keys: Sequence[PartitionKey]) -> None:
-    await source.rows(
-        "transactions/add_partitions",
-        producer_id=producer_id,
-        topic_ids=[key.topic_id for key in keys],
-        partitions=[key.partition for key in keys],
-    )
 
 
 async def add_offsets(

@@ -16,7 +16,7 @@ from tests.support import java
 from tests.support.gateway_process import GatewayProcess
 from tests.support.group_auditor import CONSUMER_SETTINGS, Load, Worker, finish, require_commits_kept
 from tests.support.waiting import wait_for
-from tests.support.wire_client import WireClient
+from tests.support.wire_client import WireClient, known_brokers
 
 PARTITIONS = 8
 GROUP, TOPIC = "mixed", "numbers"
@@ -37,15 +37,8 @@ def gateways(database_url: str, tmp_path: Path) -> Iterator[dict[int, GatewayPro
             stack.enter_context(process)
         for process in found.values():
             # kafka-python and aiokafka never ask anybody whom they were not told of.
-            wait_for(lambda process=process: brokers(process), set(found))
+            wait_for(lambda process=process: known_brokers(process.bootstrap), sorted(found))
         yield found
-
-
-def brokers(gateway: GatewayProcess) -> set[int]:
-    """Of whom it tells clients."""
-    with WireClient(gateway.bootstrap) as wire:
-        answer = wire.call("Metadata", 8, topics=[], allow_auto_topic_creation=False)
-    return {broker["node_id"] for broker in answer["brokers"]}
 
 
 def coordinator(gateway: GatewayProcess) -> int:
