@@ -33,7 +33,7 @@ from gateway.errors import (
     TransactionAbortable,
     UnknownTopicOrPartition,
 )
-from gateway.protocol.batches import select_records, stored_form
+from gateway.protocol.batches import StoredBatch, select_records
 from gateway.protocol.copy_rows import copy_rows
 from gateway.protocol.layout import NO_TIMESTAMP
 from gateway.storage.database import Database
@@ -66,7 +66,7 @@ class Written(NamedTuple):
 
     key: PartitionKey
     state: PartitionState
-    batches: list[tuple[int, int, bytes]]  # base offset, next offset, as stored
+    batches: list[tuple[int, int, bytes | StoredBatch]]  # base offset, next offset, as stored
 
 
 class Accepted(NamedTuple):
@@ -113,9 +113,15 @@ class _Plan:
         if state is None:
             self.refused.append((append, UnknownTopicOrPartition("the partition does not exist (any more)")))
             return
+        batch = append.batch
+        before: ProducerState | None = None
+        duplicate: Duplicate | None = None
         try:
-            self._require_transaction(append)
-            duplicate = self._find_duplicate(append)
+            if batch.is_transactional:
+                self._require_transaction(append)
+            if batch.has_producer:
+                before = self._producer_before(append)
+                duplicate = self._find_duplicate(append, before)
             sifted = self._sift(append) if duplicate is None else None
         except KafkaError as error:
             self.refused.append((append, error))
@@ -126,14 +132,15 @@ class _Plan:
             timestamp_ms = duplicate.timestamp_ms if append.uses_log_append_time else -1
             self.duplicates.append((append, Appended(duplicate.base_offset, timestamp_ms, state.log_start_offset)))
         elif sifted is not None and sifted.first is not None:
-            self._skip(append, state, first_offset=sifted.first.offset)
+            self._skip(append, state, before, first_offset=sifted.first.offset)
         else:
-            self._accept(append, state, sifted, append_time_ms=now_ms if append.uses_log_append_time else None)
+            append_time_ms = now_ms if append.uses_log_append_time else None
+            self._accept(append, state, before, sifted, append_time_ms=append_time_ms)
 
     def _require_transaction(self, append: Append) -> None:
         """Refuse a transactional batch that does not belong to its producer's open transaction."""
         batch = append.batch
-        if not batch.is_transactional or self.transactions is None:
+        if self.transactions is None:
             return
         found = self.transactions.get(batch.producer_id)
         try:
@@ -147,21 +154,19 @@ class _Plan:
                 raise TransactionAbortable(error.message) from error
             raise
 
-    def _find_duplicate(self, append: Append) -> Duplicate | None:
-        """Judge the batch by its producer's sequences; a refusal is raised."""
-        if not append.batch.has_producer:
-            return None
-        key = append.producer_key
-        known = self.producers[append.key].get(key)
+    def _producer_before(self, append: Append) -> ProducerState | None:
+        """What the batch's producer wrote before it, as far as anything is known; a refusal is raised."""
+        known = self.producers[append.key].get(append.producer_key)
         if known is None:
             raise UnknownTopicOrPartition("the partition was deleted meanwhile")
         if known.is_transactional and not append.batch.is_transactional:
             raise InvalidTxnState("a producer with a transactional id writes inside transactions only")
-        decision = decide_append(
-            self.producers_after.get(key, known.state),
-            append.identity,
-            may_be_forgotten=known.may_be_forgotten,
-        )
+        return self.producers_after.get(append.producer_key, known.state)
+
+    def _find_duplicate(self, append: Append, before: ProducerState | None) -> Duplicate | None:
+        """Judge the batch by its producer's sequences; a refusal is raised."""
+        may_be_forgotten = before is None and self.producers[append.key][append.producer_key].may_be_forgotten
+        decision = decide_append(before, append.identity, may_be_forgotten=may_be_forgotten)
         return decision if isinstance(decision, Duplicate) else None
 
     def _sift(self, append: Append) -> Sifted | None:
@@ -171,7 +176,13 @@ class _Plan:
         return self.gate.sift(append.key, append.keys, transaction_of=append.transaction_of)
 
     def _accept(
-        self, append: Append, state: PartitionState, sifted: Sifted | None, *, append_time_ms: int | None
+        self,
+        append: Append,
+        state: PartitionState,
+        before: ProducerState | None,
+        sifted: Sifted | None,
+        *,
+        append_time_ms: int | None,
     ) -> None:
         key, batch, base_offset = append.key, append.batch, state.next_offset
         next_offset = base_offset
@@ -190,7 +201,7 @@ class _Plan:
             next_offset += part.record_count
             newest_ms = max(newest_ms, part.max_timestamp if append_time_ms is None else append_time_ms)
         self.max_timestamps[key] = max(newest_ms, self.max_timestamps.get(key, newest_ms))
-        self._remember(append, base_offset=base_offset, timestamp_ms=newest_ms)
+        self._remember(append, before, base_offset=base_offset, timestamp_ms=newest_ms)
         if self.gate is not None and append.keys is not None and sifted is not None:
             self.gate.begin(key, append.keys, sifted, base_offset=base_offset, transaction_of=append.transaction_of)
         # While no transaction is open the last stable offset is the end; the UPDATE applies the same rule.
@@ -207,20 +218,16 @@ class _Plan:
         appended = Appended(base_offset, log_append_time_ms, state.log_start_offset)
         self.accepted.append(Accepted(append, appended, next_offset - base_offset))
 
-    def _skip(self, append: Append, state: PartitionState, *, first_offset: int) -> None:
+    def _skip(self, append: Append, state: PartitionState, before: ProducerState | None, *, first_offset: int) -> None:
         """Nothing of the batch is new. Its producer goes on counting behind it all the same."""
-        self._remember(append, base_offset=first_offset, timestamp_ms=append.batch.max_timestamp)
+        self._remember(append, before, base_offset=first_offset, timestamp_ms=append.batch.max_timestamp)
         self.repeated.append((append, Appended(first_offset, -1, state.log_start_offset)))
 
-    def _remember(self, append: Append, *, base_offset: int, timestamp_ms: int) -> None:
+    def _remember(self, append: Append, before: ProducerState | None, *, base_offset: int, timestamp_ms: int) -> None:
         """A retry of the batch is recognised by its sequences."""
         if append.batch.has_producer:
-            key = append.producer_key
-            self.producers_after[key] = state_after(
-                self.producers_after.get(key, self.producers[append.key][key].state),
-                append.identity,
-                base_offset=base_offset,
-                timestamp_ms=timestamp_ms,
+            self.producers_after[append.producer_key] = state_after(
+                before, append.identity, base_offset=base_offset, timestamp_ms=timestamp_ms
             )
 
     def _extend(self, append: Append, *, base_offset: int, last_offset: int) -> None:
@@ -262,7 +269,7 @@ class _Plan:
             written = by_key.setdefault(append.key, Written(append.key, self.after[append.key], []))
             if not each.is_whole:
                 continue  # what arrived is not what is stored: consumers read the rows
-            stored = stored_form(
+            stored = StoredBatch(
                 append.batch,
                 base_offset=appended.base_offset,
                 leader_epoch=written.state.leader_epoch,

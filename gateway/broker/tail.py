@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field
 
+from gateway.protocol.batches import StoredBatch
 from gateway.storage.keys import PartitionKey
 
 __all__ = ["Tail"]
@@ -17,7 +18,7 @@ __all__ = ["Tail"]
 @dataclass(slots=True)
 class _PartitionTail:
     base_offsets: list[int] = field(default_factory=list)
-    batches: list[bytes] = field(default_factory=list)
+    batches: list[bytes | StoredBatch] = field(default_factory=list)
     first: int = 0  # entries before it were evicted; they are cut off now and then, not one by one
     next_offset: int = -1
     is_forgotten: bool = False
@@ -37,7 +38,7 @@ class Tail:
     def size_bytes(self) -> int:
         return self._size_bytes
 
-    def add(self, key: PartitionKey, *, base_offset: int, next_offset: int, batch: bytes) -> None:
+    def add(self, key: PartitionKey, *, base_offset: int, next_offset: int, batch: bytes | StoredBatch) -> None:
         """Remember a batch that was committed."""
         if len(batch) > self._limit_bytes:
             self.forget(key)
@@ -74,6 +75,8 @@ class Tail:
             after = bases[position + 1] if position + 1 < len(bases) else partition.next_offset
             if after > end_offset or (found and size_bytes + len(batch) > max_bytes):
                 break
+            if not isinstance(batch, bytes):
+                batch = partition.batches[position] = bytes(batch)
             found.append(batch)
             size_bytes += len(batch)
             next_offset = after

@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 __all__ = [
     "BatchLimits",
     "ProducedBatch",
+    "StoredBatch",
     "decode_produced",
     "find_headers",
     "is_compressed",
     "select_records",
-    "stored_form",
 ]
 
 
@@ -83,6 +83,8 @@ class ProducedBatch(NamedTuple):
     """The records without compression."""
     records: Scan
     """For `copy_rows`."""
+    has_producer: bool
+    is_transactional: bool
 
     @property
     def min_timestamp(self) -> int:
@@ -102,14 +104,6 @@ class ProducedBatch(NamedTuple):
     @property
     def last_offset_delta(self) -> int:
         return self.record_count - 1
-
-    @property
-    def has_producer(self) -> bool:
-        return self.producer_id >= 0
-
-    @property
-    def is_transactional(self) -> bool:
-        return bool(self.attributes & TRANSACTIONAL_BIT)
 
     @property
     def codec(self) -> int:
@@ -181,6 +175,8 @@ def decode_produced(records: bytes, limits: BatchLimits) -> ProducedBatch:
         records=transcoder.implementation.scan_records(
             plain, count=record_count, base_timestamp=base_timestamp, max_elements=limits.max_elements
         ),
+        has_producer=producer_id >= 0,
+        is_transactional=bool(attributes & TRANSACTIONAL_BIT),
     )
 
 
@@ -239,18 +235,37 @@ def _decompressed(records: memoryview, codec: int, limits: BatchLimits) -> memor
     return compression.decompress(records, codec=codec, max_bytes=limits.max_decompressed_bytes)
 
 
-def stored_form(batch: ProducedBatch, *, base_offset: int, leader_epoch: int, log_append_time_ms: int | None) -> bytes:
-    """Return the batch as a broker serves it: offset, leader epoch and the topic's kind of timestamp set."""
-    view = memoryview(batch.data)
-    header = bytearray(view[:OVERHEAD_BYTES])
-    struct.pack_into(">q", header, 0, base_offset)
-    struct.pack_into(">i", header, LEADER_EPOCH_POSITION, leader_epoch)
-    max_timestamp = batch.max_timestamp if log_append_time_ms is None else log_append_time_ms
-    (claimed_timestamp,) = struct.unpack_from(">q", header, MAX_TIMESTAMP_POSITION)
-    if log_append_time_ms is not None or claimed_timestamp != max_timestamp:
-        bit = 0 if log_append_time_ms is None else LOG_APPEND_TIME_BIT
-        struct.pack_into(">h", header, ATTRIBUTES_POSITION, batch.attributes | bit)
-        struct.pack_into(">q", header, MAX_TIMESTAMP_POSITION, max_timestamp)
-        crc = crc32c(view[OVERHEAD_BYTES:], crc32c(header[ATTRIBUTES_POSITION:]))
-        struct.pack_into(">I", header, CRC_POSITION, crc)
-    return b"".join((header, view[OVERHEAD_BYTES:]))
+class StoredBatch:
+    """A batch as a broker serves it: offset, leader epoch and the topic's kind of timestamp set. Its bytes are made
+    when somebody asks for them; many are never read from memory."""
+
+    __slots__ = ("_attributes", "_base_offset", "_data", "_leader_epoch", "_log_append_time_ms", "_max_timestamp")
+
+    def __init__(
+        self, batch: ProducedBatch, *, base_offset: int, leader_epoch: int, log_append_time_ms: int | None
+    ) -> None:
+        # Not the batch itself, which holds what was compressed in full.
+        self._data = batch.data
+        self._attributes = batch.attributes
+        self._max_timestamp = batch.max_timestamp
+        self._base_offset = base_offset
+        self._leader_epoch = leader_epoch
+        self._log_append_time_ms = log_append_time_ms
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __bytes__(self) -> bytes:
+        view = memoryview(self._data)
+        header = bytearray(view[:OVERHEAD_BYTES])
+        struct.pack_into(">q", header, 0, self._base_offset)
+        struct.pack_into(">i", header, LEADER_EPOCH_POSITION, self._leader_epoch)
+        max_timestamp = self._max_timestamp if self._log_append_time_ms is None else self._log_append_time_ms
+        (claimed_timestamp,) = struct.unpack_from(">q", header, MAX_TIMESTAMP_POSITION)
+        if self._log_append_time_ms is not None or claimed_timestamp != max_timestamp:
+            bit = 0 if self._log_append_time_ms is None else LOG_APPEND_TIME_BIT
+            struct.pack_into(">h", header, ATTRIBUTES_POSITION, self._attributes | bit)
+            struct.pack_into(">q", header, MAX_TIMESTAMP_POSITION, max_timestamp)
+            crc = crc32c(view[OVERHEAD_BYTES:], crc32c(header[ATTRIBUTES_POSITION:]))
+            struct.pack_into(">I", header, CRC_POSITION, crc)
+        return b"".join((header, view[OVERHEAD_BYTES:]))

@@ -20,6 +20,7 @@ from gateway.protocol.messages import (
     encode_body,
     encode_response,
 )
+from gateway.protocol.produce_requests import read_usual
 from gateway.telemetry.metrics import REQUESTS
 
 __all__ = ["Pending", "begin"]
@@ -67,7 +68,8 @@ async def begin(content: bytes, broker: Broker, *, connection: int, client_host:
         if header.api_key == ApiKey.API_VERSIONS:  # KIP-511: answered in the one version everybody reads
             return Pending(header, announcement(ErrorCode.unsupported_version), version=0)
         raise MalformedRequest(f"API {header.api_key} version {header.version} is not served")
-    client_id, request = decode_request(content, header)
+    usual = read_usual(content, version=header.version) if header.api_key == ApiKey.PRODUCE else None
+    client_id, request = usual or decode_request(content, header)
     REQUESTS.labels(handler.api_key.name.lower(), str(header.version)).inc()
     context = RequestContext(header.version, client_id, broker, connection, client_host)
     answer = await handler.function(request, context)

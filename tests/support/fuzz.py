@@ -42,7 +42,7 @@ from gateway.errors import (
 )
 from gateway.handlers import HANDLERS
 from gateway.protocol import compression
-from gateway.protocol.batches import BatchLimits, decode_produced, stored_form
+from gateway.protocol.batches import BatchLimits, StoredBatch, decode_produced
 from gateway.protocol.consumer_protocol import (
     MalformedSubscription,
     decode_assignment,
@@ -223,7 +223,7 @@ def _decode_batch(data: bytes) -> None:
     """What was accepted must become rows and be servable too."""
     batch = decode_produced(data, LIMITS)
     copy_rows(batch, topic_id=1, partition=2, base_offset=3, log_append_time_ms=None)
-    stored = stored_form(batch, base_offset=9, leader_epoch=1, log_append_time_ms=None)
+    stored = bytes(StoredBatch(batch, base_offset=9, leader_epoch=1, log_append_time_ms=None))
     assert stored[61:] == data[61:]
 
 

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gateway.broker.tail import Tail
+from gateway.protocol.batches import BatchLimits, StoredBatch, decode_produced
 from gateway.storage.log import PartitionKey
+from tests.support.handmade import make_batch
 
 KEY = PartitionKey(1, 0)
 
@@ -43,6 +45,21 @@ def test_a_batch_beyond_the_end_is_not_shown() -> None:
     assert tail.read(KEY, start_offset=0, end_offset=20, max_bytes=1000) == ([b"\0" * 5, b"\1" * 5], 20)
     assert tail.read(KEY, start_offset=0, end_offset=19, max_bytes=1000) == ([b"\0" * 5], 10)
     assert tail.read(KEY, start_offset=15, end_offset=19, max_bytes=1000) is None
+
+
+def test_a_produced_batch_is_made_servable_once_and_counted_by_its_size() -> None:
+    sent = make_batch([b"one", b"two"])
+    produced = decode_produced(sent, BatchLimits(max_batch_bytes=10_000, max_decompressed_bytes=10_000))
+    stored = StoredBatch(produced, base_offset=7, leader_epoch=3, log_append_time_ms=None)
+    tail = Tail(limit_bytes=1000)
+    tail.add(KEY, base_offset=7, next_offset=9, batch=stored)
+    assert tail.size_bytes == len(sent)
+    first, second = (tail.read(KEY, start_offset=7, end_offset=9, max_bytes=1000) for _ in range(2))
+    assert first == ([bytes(stored)], 9)
+    assert second is not None
+    assert first[0][0] is second[0][0]
+    tail.forget(KEY)
+    assert tail.size_bytes == 0
 
 
 def test_an_offset_that_is_not_held_is_none() -> None:

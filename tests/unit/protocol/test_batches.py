@@ -36,7 +36,7 @@ from gateway.errors import (
     UnsupportedCompressionType,
 )
 from gateway.protocol import transcoder
-from gateway.protocol.batches import BatchLimits, ProducedBatch, decode_produced, stored_form
+from gateway.protocol.batches import BatchLimits, ProducedBatch, StoredBatch, decode_produced
 from gateway.protocol.copy_rows import COPY_COLUMNS, copy_rows
 from gateway.protocol.layout import MAX_TIMESTAMP_MS
 from gateway.protocol.row_batches import RowRange, encode_rows
@@ -449,7 +449,7 @@ def test_a_mutated_batch_is_read_or_refused(
         batch = decode_produced(sent, LIMITS)
         rows = parse_copy(copy_rows(batch, topic_id=1, partition=2, base_offset=3, log_append_time_ms=None))
         assert len(rows) == batch.record_count
-        stored = stored_form(batch, base_offset=9, leader_epoch=1, log_append_time_ms=None)
+        stored = bytes(StoredBatch(batch, base_offset=9, leader_epoch=1, log_append_time_ms=None))
         assert stored[61:] == sent[61:]
 
 
@@ -632,7 +632,7 @@ def test_the_stored_form_is_what_consumers_read(
 ) -> None:
     records = [*records, COMPRESSIBLE]
     batch = decode_produced(build(records, codec=codec, producer=(5, 6, 7), is_transactional=True), LIMITS)
-    data = stored_form(batch, base_offset=1 << 40, leader_epoch=9, log_append_time_ms=log_append_time_ms)
+    data = bytes(StoredBatch(batch, base_offset=1 << 40, leader_epoch=9, log_append_time_ms=log_append_time_ms))
     [(read, found)] = read_back(data)
     assert (read.base_offset, read.leader_epoch, read.compression_type) == (1 << 40, 9, codec)
     assert (read.producer_id, read.producer_epoch, read.base_sequence) == (5, 6, 7)
@@ -651,12 +651,12 @@ def test_the_stored_form_is_what_consumers_read(
 
 def test_a_wrong_max_timestamp_is_put_right_as_kafka_does() -> None:
     batch = decode_produced(patched(GOOD, "q", MAX_TIMESTAMP, 5), LIMITS)
-    [(read, _)] = read_back(stored_form(batch, base_offset=0, leader_epoch=0, log_append_time_ms=None))
+    [(read, _)] = read_back(bytes(StoredBatch(batch, base_offset=0, leader_epoch=0, log_append_time_ms=None)))
     assert read.max_timestamp == NOW_MS + 2
 
 
 def test_a_right_batch_keeps_its_bytes_but_for_offset_and_leader_epoch() -> None:
-    data = stored_form(decode_produced(GOOD, LIMITS), base_offset=5, leader_epoch=2, log_append_time_ms=None)
+    data = bytes(StoredBatch(decode_produced(GOOD, LIMITS), base_offset=5, leader_epoch=2, log_append_time_ms=None))
     assert data == struct.pack(">q", 5) + GOOD[8:12] + struct.pack(">i", 2) + GOOD[16:]
 
 
