@@ -8,7 +8,7 @@ proves that the partition still exists.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
@@ -92,28 +92,26 @@ class Catalog:
         self._changes = 0
         self._turns = Turns()
 
-    async def find(self, names: Iterable[str]) -> dict[str, Topic]:
+    async def find(self, names: Collection[str]) -> dict[str, Topic]:
         """Topics by name; one that does not exist is left out."""
-        wanted = set(names)
-        found = self._named(wanted)
-        if unsure := frozenset(wanted - found.keys()):
+        found = self._named(names)
+        if len(found) < len(names) and (unsure := frozenset(names).difference(found)):
             async with self._turns.of(unsure):
                 found |= self._named(unsure)
                 moment = self._moment()
-                if unsure := unsure - found.keys():
+                if unsure := unsure.difference(found):
                     for stored in await storage.find(self._database, list(unsure), broker_id=self._node_id):
                         found[stored.name] = self._keep(stored, moment)
         return found
 
-    async def find_by_uuid(self, uuids: Iterable[UUID]) -> dict[UUID, Topic]:
+    async def find_by_uuid(self, uuids: Collection[UUID]) -> dict[UUID, Topic]:
         """Topics by Kafka's topic id; one that does not exist is left out."""
-        wanted = set(uuids)
-        found = self._identified(wanted)
-        if unsure := frozenset(wanted - found.keys()):
+        found = self._identified(uuids)
+        if len(found) < len(uuids) and (unsure := frozenset(uuids).difference(found)):
             async with self._turns.of(unsure):
                 found |= self._identified(unsure)
                 moment = self._moment()
-                if unsure := unsure - found.keys():
+                if unsure := unsure.difference(found):
                     for stored in await storage.find_by_uuid(self._database, list(unsure), broker_id=self._node_id):
                         found[stored.uuid] = self._keep(stored, moment)
         return found

@@ -100,6 +100,8 @@ class RequestContext:
             found: dict[Any, Topic] = await (catalog.find_by_uuid(named) if by_id else catalog.find(named))
         except DATABASE_ERRORS as error:
             return dict.fromkeys(named, translate(error))
+        if len(found) == len(named):
+            return dict(found)
         unknown = UnknownTopicId("no topic has this id") if by_id else UnknownTopicOrPartition("no such topic")
         return {name: found.get(name, unknown) for name in named}
 

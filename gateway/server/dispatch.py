@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
+from functools import cache
+
+from prometheus_client import Counter
 
 from gateway.broker.broker import Broker
 from gateway.errors import ErrorCode
@@ -70,7 +73,13 @@ async def begin(content: bytes, broker: Broker, *, connection: int, client_host:
         raise MalformedRequest(f"API {header.api_key} version {header.version} is not served")
     usual = read_usual(content, version=header.version) if header.api_key == ApiKey.PRODUCE else None
     client_id, request = usual or decode_request(content, header)
-    REQUESTS.labels(handler.api_key.name.lower(), str(header.version)).inc()
+    _counter(handler.api_key, header.version).inc()
     context = RequestContext(header.version, client_id, broker, connection, client_host)
     answer = await handler.function(request, context)
     return Pending(header, answer, version=header.version, decoded_bytes=context.memory.decoded_bytes)
+
+
+@cache
+def _counter(api_key: ApiKey, version: int) -> Counter:
+    """Of the requests of a version that is served."""
+    return REQUESTS.labels(api_key.name.lower(), str(version))
