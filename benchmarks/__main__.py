@@ -57,7 +57,9 @@ def main(
         with ExitStack() as running:
             stack = running.enter_context(Stack(workers=workers))
             kafka = None
-            if Part.KAFKA in parts and any(isinstance(client, JavaClient) for client in clients):
+            if {Part.KAFKA, Part.IDEMPOTENCE} & set(parts) and any(
+                isinstance(client, JavaClient) for client in clients
+            ):
                 kafka = running.enter_context(ApacheKafka(stack.directory))
             results = measure(stack, clients, workload, parts, progress.print, kafka=kafka)
     except (StackFailed, GatewayFailed, ClientFailed, StartupError) as failed:

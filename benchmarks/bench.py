@@ -38,7 +38,7 @@ class Bench:
     parts: Sequence[Part]
     say: Say
     kafka: ApacheKafka | None = None
-    """Only where Java is there, and only for the part that compares with it."""
+    """Only where Java is there, and only for the parts that compare with it."""
 
     @contextmanager
     def topic(self, partitions: int, **configs: str) -> Iterator[Topic]:
@@ -60,7 +60,14 @@ class Bench:
         self.say(" ".join(filter(None, words)))
 
     def compare(
-        self, client: Client | Prepared, shape: Shape, base: Leg, other: Leg, *, is_doubled: bool = False
+        self,
+        client: Client | Prepared,
+        shape: Shape,
+        base: Leg,
+        other: Leg,
+        *,
+        is_doubled: bool = False,
+        broker: str = "",
     ) -> None:
         """Run both. Doubled, in the order base, other, other, base: what grows or fades meanwhile falls on both
         alike. Otherwise every second repetition turns the order round.
@@ -72,7 +79,7 @@ class Bench:
         for leg in order:
             done[leg.activity].append(leg.run())
         for activity, runs in done.items():
-            self.record(Case(activity, client.name, shape), Run.joined(runs))
+            self.record(Case(activity, client.name, shape, broker), Run.joined(runs))
 
     def require_rows(self, topic: Topic, records: int) -> None:
         """A fast loss is no speed."""

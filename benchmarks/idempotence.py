@@ -1,16 +1,17 @@
 """What deduplication costs: the same client with idempotence on and off.
 
 Numbering records also costs the clients, on the same cores; batches that were made beforehand show what it costs
-gateway and database.
+gateway and database, and the same clients next to Apache Kafka what it costs there.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
+from benchmarks.apache_kafka import ApacheKafka
 from benchmarks.bench import Bench, Leg
 from benchmarks.clients import Client, Guarantee, Prepared
-from benchmarks.results import IDEMPOTENCE_OFF, IDEMPOTENCE_ON, Run
+from benchmarks.results import IDEMPOTENCE_OFF, IDEMPOTENCE_ON, KAFKA, Run
 from benchmarks.workload import Shape
 
 __all__ = ["measure_idempotence", "produce_once"]
@@ -22,6 +23,12 @@ def measure_idempotence(bench: Bench) -> None:
             off = Leg(IDEMPOTENCE_OFF, partial(produce_once, bench, client, shape, Guarantee.NONE))
             on = Leg(IDEMPOTENCE_ON, partial(produce_once, bench, client, shape, Guarantee.IDEMPOTENT))
             bench.compare(client, shape, off, on, is_doubled=bench.workload.is_doubled)
+            if bench.kafka is not None:
+                off = Leg(IDEMPOTENCE_OFF, partial(produce_to_kafka, bench, bench.kafka, client, shape, Guarantee.NONE))
+                on = Leg(
+                    IDEMPOTENCE_ON, partial(produce_to_kafka, bench, bench.kafka, client, shape, Guarantee.IDEMPOTENT)
+                )
+                bench.compare(client, shape, off, on, is_doubled=bench.workload.is_doubled, broker=KAFKA)
         off = Leg(IDEMPOTENCE_OFF, partial(produce_prepared, bench, shape, Guarantee.NONE))
         on = Leg(IDEMPOTENCE_ON, partial(produce_prepared, bench, shape, Guarantee.IDEMPOTENT))
         bench.compare(Prepared(), shape, off, on, is_doubled=bench.workload.is_doubled)
@@ -44,4 +51,17 @@ def produce_once(bench: Bench, client: Client, shape: Shape, guarantee: Guarante
         produce = partial(client.produce, bench.stack.bootstrap, topic.name, shape, records, guarantee)
         run = bench.run(produce, records=records)
         bench.require_rows(topic, records)
+    return run
+
+
+def produce_to_kafka(bench: Bench, kafka: ApacheKafka, client: Client, shape: Shape, guarantee: Guarantee) -> Run:
+    """The same, into Apache Kafka."""
+    records = bench.workload.records[shape.record_bytes] // 2
+    topic = kafka.create_topic(shape.partitions)
+    bench.stack.settle()
+    kafka.settle()
+    before = kafka.cpu_seconds()
+    rate = client.produce(kafka.bootstrap, topic, shape, records, guarantee)
+    run = Run(rate, (kafka.cpu_seconds() - before) / records * 1e6, 0.0)
+    kafka.drop_topic(topic)
     return run

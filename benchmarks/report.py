@@ -15,6 +15,7 @@ from benchmarks.results import (
     CONSUME_ROWS,
     CONSUME_TAIL,
     EFFECTS,
+    KAFKA,
     KEYS_OFF,
     KEYS_ON,
     PRODUCE,
@@ -245,7 +246,15 @@ def _broker_cells(results: Results, case: Case) -> Row:
 
 
 def _idempotence(results: Results) -> Section:
-    return _compared(results, Part.IDEMPOTENCE)
+    section = _compared(results, Part.IDEMPOTENCE)
+    (comparison,) = (one for one in COMPARISONS if one.part is Part.IDEMPOTENCE)
+    beside = [_comparison_cells(results, *compared) for compared in results.compared(comparison, broker=KAFKA)]
+    if beside:
+        section.sentences.append("The second table: the same clients next to Apache Kafka, whose CPU is the broker's.")
+        shown = [index for index, head in enumerate(COMPARED[:-2]) if head != "PostgreSQL CPU s/M"]
+        heads = tuple(COMPARED[index].replace("gateway", "broker") for index in shown)
+        section.tables.append((heads, [tuple(cells[index] for index in shown) for cells in beside]))
+    return section
 
 
 def _transactions(results: Results) -> Section:

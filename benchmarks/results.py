@@ -126,18 +126,19 @@ class Results:
     seconds: dict[Part, int] = field(default_factory=dict)
     """How long each part took."""
 
-    def cases(self, *activities: str) -> Iterator[Case]:
+    def cases(self, *activities: str, broker: str = "") -> Iterator[Case]:
         """By shape, then activity, then client, each in the order of measuring."""
         shapes = list(dict.fromkeys(case.shape for case in self.runs))
-        chosen = [case for case in self.runs if case.activity in activities and not case.broker]
+        chosen = [case for case in self.runs if case.activity in activities and case.broker == broker]
         yield from sorted(chosen, key=lambda case: (shapes.index(case.shape), activities.index(case.activity)))
 
     def side_by_side(self) -> list[Case]:
-        """Those that name their broker: by activity, then by shape, in the order of measuring."""
-        chosen = [case for case in self.runs if case.broker]
-        activities = list(dict.fromkeys(case.activity for case in chosen))
+        """Those of all brokers: by activity, then by shape, in the order of measuring."""
+        activities = {case.activity for case in self.runs if case.broker == TABLEWIRE}
+        chosen = [case for case in self.runs if case.broker and case.activity in activities]
+        order = list(dict.fromkeys(case.activity for case in chosen))
         shapes = list(dict.fromkeys(case.shape for case in chosen))
-        return sorted(chosen, key=lambda case: (activities.index(case.activity), shapes.index(case.shape), case.broker))
+        return sorted(chosen, key=lambda case: (order.index(case.activity), shapes.index(case.shape), case.broker))
 
     def summary(self, case: Case) -> Summary:
         runs = self.runs[case]
@@ -157,10 +158,10 @@ class Results:
     def of_raw_copy(self, case: Case) -> Spread:
         return self.ratio(case, Case(RAW_COPY, "", case.shape))
 
-    def compared(self, comparison: Comparison) -> Iterator[tuple[Case, Case, Spread]]:
+    def compared(self, comparison: Comparison, *, broker: str = "") -> Iterator[tuple[Case, Case, Spread]]:
         """Each case, what it is measured against, and the ratio."""
-        for case in self.cases(comparison.activity):
-            base = Case(comparison.base, case.client, case.shape)
+        for case in self.cases(comparison.activity, broker=broker):
+            base = Case(comparison.base, case.client, case.shape, broker)
             yield case, base, self.ratio(case, base)
 
     def timed(self, part: Part) -> Iterator[tuple[str, Spread, Spread]]:

@@ -69,6 +69,18 @@ def test_a_comparison_is_judged_by_its_target(on: float, verdict: str, met: int)
     assert f"met in {met} of 1." in text
 
 
+def test_what_idempotence_costs_next_to_kafka_has_a_table_of_its_own_and_no_verdict() -> None:
+    results = _results()
+    for broker, off, on in (("", 1000.0, 900.0), (KAFKA, 2000.0, 1500.0)):
+        results.runs[Case(IDEMPOTENCE_OFF, "Java", SHAPE, broker)].append(Run(off, 3.0, 2.0))
+        results.runs[Case(IDEMPOTENCE_ON, "Java", SHAPE, broker)].append(Run(on, 3.5, 2.5))
+    sections = markdown(results)
+    assert "Result: 0.90 to 0.90, met in 0 of 1." in sections[Part.IDEMPOTENCE]
+    row = "| 1 KiB × 6 | produce, idempotence on | Java | 1,500 | 2,000 | 3.5 / 3.0 | 0.75 | 0.75–0.75 |"
+    assert row in sections[Part.IDEMPOTENCE]
+    assert Part.KAFKA not in sections
+
+
 def test_next_to_kafka_every_measured_target_is_judged_and_every_broker_shown() -> None:
     results = Results(dict(ENVIRONMENT))
     for ours, theirs, flushed, raw in ((90, 100, 40, 150), (80, 100, 50, 100), (95, 100, 45, 400)):
