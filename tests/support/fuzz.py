@@ -53,6 +53,7 @@ from gateway.protocol.consumer_protocol import (
 from gateway.protocol.copy_rows import copy_rows
 from gateway.protocol.framing import FrameReader, MalformedFrame, frame
 from gateway.protocol.messages import ApiKey, MalformedRequest, decode_header, decode_request
+from gateway.protocol.produce_requests import read_usual
 from tests.support.random_messages import TEXTS, random_request
 
 EXECUTIONS = 1_000_000
@@ -147,7 +148,22 @@ def _decode_frames(data: bytes) -> None:
 
 
 def _decode_request(data: bytes) -> Any:
-    return decode_request(data, decode_header(data))
+    """What is read the short way must be read the long way too, and be the same."""
+    header = decode_header(data)
+    usual = read_usual(data, version=header.version) if header.api_key == ApiKey.PRODUCE else None
+    try:
+        decoded = decode_request(data, header)
+    except MalformedRequest as error:
+        assert usual is None, f"read, though {error}"
+        raise
+    assert usual is None or _produced(usual) == _produced(decoded)
+    return decoded
+
+
+def _produced(read: tuple[str | None, Any]) -> Any:
+    client_id, request = read
+    topics = [[(each.index, each.records) for each in topic.partition_data] for topic in request.topic_data]
+    return client_id, request.transactional_id, request.acks, topics
 
 
 def _sample_any_request(random: Random) -> bytes:
