@@ -154,7 +154,8 @@ def _decode_request(data: bytes) -> Any:
     try:
         decoded = decode_request(data, header)
     except MalformedRequest as error:
-        assert usual is None, f"read, though {error}"
+        if usual is not None:
+            raise AssertionError(f"read, though {error}") from error
         raise
     assert usual is None or _produced(usual) == _produced(decoded)
     return decoded
