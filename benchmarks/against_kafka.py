@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
@@ -63,7 +63,7 @@ class _SideBySide:
         """A JVM compiles what it runs: unlike the gateway, a broker needs many records to become as fast as it is."""
         for shape in self.bench.workload.shapes:
             records = DEFAULT.kafka_records[shape.record_bytes]
-            with self._kafka_topic(shape) as topic:
+            with self.kafka.topic(shape.partitions) as topic:
                 self.java.produce(self.kafka.bootstrap, topic, shape, records)
                 self.java.consume(self.kafka.bootstrap, topic, shape, records)
 
@@ -74,7 +74,7 @@ class _SideBySide:
                 place = _Place(
                     shape,
                     topics.enter_context(self.bench.topic(shape.partitions)),
-                    topics.enter_context(self._kafka_topic(shape)),
+                    topics.enter_context(self.kafka.topic(shape.partitions)),
                 )
                 self._produce(place)
                 self._in_turn(
@@ -96,7 +96,7 @@ class _SideBySide:
             self.bench.results.timings[Timing(Part.KAFKA, f"{broker}, {client.name}")].append(measured)
             self.bench.say(f"{broker}: latency {client.name} p50 {measured.p50_ms} ms, p99 {measured.p99_ms} ms")
 
-        with self.bench.topic(shape.partitions) as ours, self._kafka_topic(shape) as theirs:
+        with self.bench.topic(shape.partitions) as ours, self.kafka.topic(shape.partitions) as theirs:
             self._in_turn(
                 partial(time, TABLEWIRE, self.bench.stack.bootstrap, ours.name),
                 partial(time, KAFKA, self.kafka.bootstrap, theirs),
@@ -136,7 +136,7 @@ class _SideBySide:
         self._record(PRODUCE, place.shape, KAFKA, self._run_kafka(self.java.produce, place.theirs, place.shape))
 
     def _produce_flushed(self, shape: Shape) -> None:
-        with self._kafka_topic(shape, is_flushed=True) as topic:
+        with self.kafka.topic(shape.partitions, is_flushed=True) as topic:
             self._record(PRODUCE, shape, FLUSHED_KAFKA, self._run_kafka(self.java.produce, topic, shape))
 
     def _copy(self, shape: Shape) -> None:
@@ -170,9 +170,7 @@ class _SideBySide:
 
     def _run_kafka(self, work: Callable[[str, str, Shape, int], float], topic: str, shape: Shape) -> Run:
         records = self._records(shape)
-        before = self.kafka.cpu_seconds()
-        rate = work(self.kafka.bootstrap, topic, shape, records)
-        return Run(rate, (self.kafka.cpu_seconds() - before) / records * 1e6, 0.0)
+        return self.kafka.run(partial(work, self.kafka.bootstrap, topic, shape, records), records=records)
 
     def _record(self, activity: str, shape: Shape, broker: str, run: Run) -> None:
         client = "" if broker == RAW_COPY else self.java.name
@@ -180,9 +178,3 @@ class _SideBySide:
 
     def _records(self, shape: Shape) -> int:
         return self.bench.workload.kafka_records[shape.record_bytes]
-
-    @contextmanager
-    def _kafka_topic(self, shape: Shape, *, is_flushed: bool = False) -> Iterator[str]:
-        topic = self.kafka.create_topic(shape.partitions, is_flushed=is_flushed)
-        yield topic
-        self.kafka.drop_topic(topic)

@@ -11,7 +11,9 @@ import os
 import subprocess
 import time
 import uuid
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -21,6 +23,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from benchmarks.cpu import tree_cpu_seconds
+from benchmarks.results import Run
 from benchmarks.stack import REBALANCE_DELAY_MS, StackFailed
 from tests.support.gateway_process import HOST, answers_api_versions, free_port
 from tests.support.java import KAFKA_VERSION, jar_directory
@@ -97,18 +100,23 @@ class ApacheKafka:
         assert self._process is not None
         return tree_cpu_seconds(self._process.pid)
 
-    def create_topic(self, partitions: int, *, is_flushed: bool = False) -> str:
+    @contextmanager
+    def topic(self, partitions: int, *, is_flushed: bool = False) -> Iterator[str]:
+        """An empty topic, for as long as it is needed."""
         self._topics += 1
         name = f"bench-{self._topics}"
         config = FLUSHED if is_flushed else {}
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)
         assert self._admin is not None
         _await(self._admin.create_topics([topic], request_timeout=REQUEST_TIMEOUT_S)[name], f"create {name}")
-        return name
-
-    def drop_topic(self, name: str) -> None:
-        assert self._admin is not None
+        yield name
         _await(self._admin.delete_topics([name], request_timeout=REQUEST_TIMEOUT_S)[name], f"delete {name}")
+
+    def run(self, action: Callable[[], float], *, records: int) -> Run:
+        """What `action`, which returns records per second, achieves and costs the broker."""
+        before = self.cpu_seconds()
+        rate = action()
+        return Run(rate, (self.cpu_seconds() - before) / records * 1e6, 0.0)
 
     def settle(self) -> None:
         """Let the kernel write what Kafka left to it, so that nobody pays for it later."""

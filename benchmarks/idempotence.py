@@ -57,11 +57,7 @@ def produce_once(bench: Bench, client: Client, shape: Shape, guarantee: Guarante
 def produce_to_kafka(bench: Bench, kafka: ApacheKafka, client: Client, shape: Shape, guarantee: Guarantee) -> Run:
     """The same, into Apache Kafka."""
     records = bench.workload.records[shape.record_bytes] // 2
-    topic = kafka.create_topic(shape.partitions)
-    bench.stack.settle()
-    kafka.settle()
-    before = kafka.cpu_seconds()
-    rate = client.produce(kafka.bootstrap, topic, shape, records, guarantee)
-    run = Run(rate, (kafka.cpu_seconds() - before) / records * 1e6, 0.0)
-    kafka.drop_topic(topic)
-    return run
+    with kafka.topic(shape.partitions) as topic:
+        bench.stack.settle()
+        kafka.settle()
+        return kafka.run(partial(client.produce, kafka.bootstrap, topic, shape, records, guarantee), records=records)

@@ -39,9 +39,9 @@ from gateway.protocol import transcoder
 from gateway.protocol.batches import BatchLimits, ProducedBatch, decode_produced, find_headers, is_compressed
 from gateway.protocol.messages import ApiKey, Request, Tree
 from gateway.protocol.produce_answers import WrittenBatch, encode_written
+from gateway.protocol.produce_requests import FIRST_VERSION_WITH_IDS
 from gateway.storage.keys import PartitionKey
 
-FIRST_VERSION_WITH_IDS = 13
 FIRST_VERSION_WITH_ZSTD = 7
 FIRST_VERSION_WITH_ABORTABLE = 11
 FIRST_VERSION_THAT_ADDS = 12

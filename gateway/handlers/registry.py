@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
@@ -93,7 +93,7 @@ class RequestContext:
             "offline_replicas": [],
         }
 
-    async def find_topics(self, named: Sequence[Any], *, by_id: bool) -> dict[Any, Topic | KafkaError]:
+    async def find_topics(self, named: Sequence[Any], *, by_id: bool) -> Mapping[Any, Topic | KafkaError]:
         """The topics a request names, by name or by id, each with its own refusal."""
         catalog = self.broker.catalog
         try:
@@ -101,7 +101,7 @@ class RequestContext:
         except DATABASE_ERRORS as error:
             return dict.fromkeys(named, translate(error))
         if len(found) == len(named):
-            return dict(found)
+            return found
         unknown = UnknownTopicId("no topic has this id") if by_id else UnknownTopicOrPartition("no such topic")
         return {name: found.get(name, unknown) for name in named}
 

@@ -12,11 +12,12 @@ from functools import cache
 from typing import NamedTuple
 from uuid import UUID
 
+from gateway.protocol.produce_requests import FIRST_FLEXIBLE_VERSION
+
 __all__ = ["WrittenBatch", "encode_written"]
 
 FIRST_VERSION_WITH_LOG_START = 5
 FIRST_VERSION_WITH_RECORD_ERRORS = 8
-FIRST_FLEXIBLE_VERSION = 9
 NO_THROTTLE = bytes(4)
 NO_TAGS = b"\0"
 

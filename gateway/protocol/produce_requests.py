@@ -12,7 +12,14 @@ from functools import lru_cache
 from typing import NamedTuple
 from uuid import UUID
 
-__all__ = ["UsualPartition", "UsualRequest", "UsualTopic", "read_usual"]
+__all__ = [
+    "FIRST_FLEXIBLE_VERSION",
+    "FIRST_VERSION_WITH_IDS",
+    "UsualPartition",
+    "UsualRequest",
+    "UsualTopic",
+    "read_usual",
+]
 
 FIRST_FLEXIBLE_VERSION = 9
 FIRST_VERSION_WITH_IDS = 13

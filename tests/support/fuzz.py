@@ -53,7 +53,7 @@ from gateway.protocol.consumer_protocol import (
 from gateway.protocol.copy_rows import copy_rows
 from gateway.protocol.framing import FrameReader, MalformedFrame, frame
 from gateway.protocol.messages import ApiKey, MalformedRequest, decode_header, decode_request
-from gateway.protocol.produce_requests import read_usual
+from gateway.protocol.produce_requests import FIRST_VERSION_WITH_IDS, read_usual
 from tests.support.random_messages import TEXTS, random_request
 
 EXECUTIONS = 1_000_000
@@ -132,8 +132,8 @@ def decoders() -> dict[str, Decoder]:
             name = f"request {ApiKey(api_key).name.lower()} v{version}"
             sample = partial(random_request, load_request_schema(api_key, version))
             # The first eight bytes choose the decoder, and this is to be the one that is meant.
-            found.append(Decoder(name, sample, _decode_request, (MalformedRequest,), untouched_bytes=8))
-    found.append(Decoder("request header", _sample_any_request, _decode_request, (MalformedRequest,)))
+            found.append(Decoder(name, sample, decode_either_way, (MalformedRequest,), untouched_bytes=8))
+    found.append(Decoder("request header", _sample_any_request, decode_either_way, (MalformedRequest,)))
     return {decoder.name: decoder for decoder in found}
 
 
@@ -147,7 +147,7 @@ def _decode_frames(data: bytes) -> None:
         reader.feed(data[start : start + 7])
 
 
-def _decode_request(data: bytes) -> Any:
+def decode_either_way(data: bytes) -> Any:
     """What is read the short way must be read the long way too, and be the same."""
     header = decode_header(data)
     usual = read_usual(data, version=header.version) if header.api_key == ApiKey.PRODUCE else None
@@ -157,13 +157,17 @@ def _decode_request(data: bytes) -> Any:
         if usual is not None:
             raise AssertionError(f"read, though {error}") from error
         raise
-    assert usual is None or _produced(usual) == _produced(decoded)
+    assert usual is None or _produced(usual, header.version) == _produced(decoded, header.version)
     return decoded
 
 
-def _produced(read: tuple[str | None, Any]) -> Any:
+def _produced(read: tuple[str | None, Any], version: int) -> Any:
     client_id, request = read
-    topics = [[(each.index, each.records) for each in topic.partition_data] for topic in request.topic_data]
+    label = "topic_id" if version >= FIRST_VERSION_WITH_IDS else "name"
+    topics = [
+        (getattr(topic, label), [(each.index, each.records) for each in topic.partition_data])
+        for topic in request.topic_data
+    ]
     return client_id, request.transactional_id, request.acks, topics
 
 
