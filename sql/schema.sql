@@ -29,7 +29,7 @@ $$;
 
 COMMENT ON FUNCTION kafka.abort_transaction(aborted_id text) IS 'For an operator: aborts the open transaction of a transactional id and fences its producer.';
 
-CREATE FUNCTION kafka.advance_partitions(transactions bigint[], locks bigint[], advances bigint[], advances_at integer[], extents bigint[], states bigint[], states_at integer[]) RETURNS void
+CREATE PROCEDURE kafka.advance_partitions(IN transactions bigint[], IN locks bigint[], IN advances bigint[], IN advances_at integer[], IN extents bigint[], IN states bigint[], IN states_at integer[])
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
@@ -38,6 +38,7 @@ CREATE FUNCTION kafka.advance_partitions(transactions bigint[], locks bigint[], 
     AS $$
 DECLARE
     moved integer;
+    lock_key bigint;
 BEGIN
     -- Lock order: transactions, then partitions; both come sorted.
     FOR i IN 1 .. cardinality(transactions) BY 2 LOOP
@@ -49,8 +50,9 @@ BEGIN
         END IF;
     END LOOP;
 
-    FOR i IN 1 .. cardinality(locks) LOOP
-        PERFORM pg_advisory_xact_lock(locks[i]);
+    -- An expression of its own: PERFORM would run a query for each.
+    FOREACH lock_key IN ARRAY locks LOOP
+        IF pg_advisory_xact_lock(lock_key) IS NULL THEN NULL; END IF;
     END LOOP;
 
     -- While no transaction is open the last stable offset is the end and moves, to the first record of a transaction
@@ -105,7 +107,7 @@ BEGIN
 END
 $$;
 
-COMMENT ON FUNCTION kafka.advance_partitions(transactions bigint[], locks bigint[], advances bigint[], advances_at integer[], extents bigint[], states bigint[], states_at integer[]) IS 'The first half of a commit of records: share open transactions, lock partitions, move their ends if nobody else has (else SQLSTATE TW006), and remember the newest five batches of each producer. For gateways.';
+COMMENT ON PROCEDURE kafka.advance_partitions(IN transactions bigint[], IN locks bigint[], IN advances bigint[], IN advances_at integer[], IN extents bigint[], IN states bigint[], IN states_at integer[]) IS 'The first half of a commit of records: share open transactions, lock partitions, move their ends if nobody else has (else SQLSTATE TW006), and remember the newest five batches of each producer. For gateways.';
 
 CREATE FUNCTION kafka.append_record(topic text, partition integer, key bytea, value bytea, header_names text[] DEFAULT NULL::text[], header_values bytea[] DEFAULT NULL::bytea[]) RETURNS bigint
     LANGUAGE sql

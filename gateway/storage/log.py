@@ -39,6 +39,7 @@ __all__ = [
     "advance_script",
     "load_partitions",
     "read_messages",
+    "usual_script",
 ]
 
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
@@ -119,25 +120,40 @@ class LogConnection:
             script += key_script + "; "
         script += statement("log/copy_messages") + "; COMMIT"
         try:
-            async with asyncio.timeout(self._timeout_seconds):
-                if self._script is None or locked:
-                    await self._connection.wait(_run_copy(self._connection, script.encode(), rows))
-                else:
-                    await self._script.run(script.encode(), (COPY_HEADER, *rows, COPY_TRAILER))
+            if self._script is None or locked:
+                async with self._waiting() as connection:
+                    await connection.wait(_run_copy(connection, script.encode(), rows))
+            else:
+                chunks = (COPY_HEADER, *rows, COPY_TRAILER)
+                await self._script.run(script.encode(), chunks, timeout_seconds=self._timeout_seconds)
         except BaseException as error:
             await self.roll_back()
-            if isinstance(error, pg.Error) and error.sqlstate == MOVED:
-                raise PartitionMoved(str(error)) from None
             if isinstance(error, pg.UniqueViolation) and error.diag.table_name == "idempotency_keys":
                 raise KeysTaken(str(error)) from None
+            _raise_if_moved(error)
+            raise
+
+    @property
+    def takes_messages(self) -> bool:
+        """Whether `send` can be used: the server is reached without a pooler and without encryption."""
+        return self._script is not None and not self._connection.closed
+
+    async def send(self, message: bytes) -> None:
+        """Run a commit whose string and COPY data are one message; returns after COMMIT, raises as `append` does."""
+        assert self._script is not None
+        try:
+            await self._script.send(message, timeout_seconds=self._timeout_seconds)
+        except BaseException as error:
+            await self.roll_back()
+            _raise_if_moved(error)
             raise
 
     async def commit_without_rows(self, producers: Sequence[tuple[ProducerKey, ProducerState]]) -> None:
         """End the transaction that `lock_and_load` began: remember the producers, and what else it wrote."""
         remember = f"{advance_script((), (), producers, locked=True)}; " if producers else ""
         try:
-            async with asyncio.timeout(self._timeout_seconds):
-                await self._connection.wait(_run_copy(self._connection, f"{remember}COMMIT".encode(), ()))
+            async with self._waiting() as connection:
+                await connection.wait(_run_copy(connection, f"{remember}COMMIT".encode(), ()))
         except BaseException:
             await self.roll_back()
             raise
@@ -145,28 +161,28 @@ class LogConnection:
     @asynccontextmanager
     async def begun(self) -> AsyncIterator[Transaction]:
         """The transaction that `lock_and_load` began, for statements before its end; without one each is by itself."""
-        async with asyncio.timeout(self._timeout_seconds):
-            yield Transaction(self._connection)
+        async with self._waiting() as connection:
+            yield Transaction(connection)
 
     async def lock_and_load(
         self, keys: Sequence[PartitionKey], producer_ids: Sequence[int]
     ) -> tuple[dict[PartitionKey, PartitionState], dict[int, AppendableTransaction]]:
         """Begin a transaction that shares the transactions of these producers and holds the partitions' locks, and
         read where they are."""
-        async with asyncio.timeout(self._timeout_seconds):
-            source = Transaction(self._connection)
+        async with self._waiting() as connection:
+            source = Transaction(connection)
             transactions: dict[int, AppendableTransaction] = {}
             if producer_ids:
-                await self._connection.wait(_run_copy(self._connection, BEGIN.encode(), ()))
+                await connection.wait(_run_copy(connection, BEGIN.encode(), ()))
                 transactions = await load_for_append(source, producer_ids)
             begin = "" if producer_ids else f"{BEGIN}; "
-            await self._connection.wait(_run_copy(self._connection, f"{begin}{_lock_script(keys)}".encode(), ()))
+            await connection.wait(_run_copy(connection, f"{begin}{_lock_script(keys)}".encode(), ()))
             return await _load_partitions(source, keys), transactions
 
     async def load_producers(self, keys: Sequence[ProducerKey]) -> dict[ProducerKey, KnownProducer]:
         """What producers last wrote; inside the transaction if `lock_and_load` began one."""
-        async with asyncio.timeout(self._timeout_seconds):
-            return await load_sequences(Transaction(self._connection), keys)
+        async with self._waiting() as connection:
+            return await load_sequences(Transaction(connection), keys)
 
     async def roll_back(self) -> None:
         """Leave a failed transaction; a connection that cannot be trusted afterwards is closed."""
@@ -175,10 +191,18 @@ class LogConnection:
             return
         status = self._connection.pgconn.transaction_status
         if status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
-            async with asyncio.timeout(self._timeout_seconds):
-                await self._connection.wait(_run_copy(self._connection, b"ROLLBACK", ()))
+            async with self._waiting() as connection:
+                await connection.wait(_run_copy(connection, b"ROLLBACK", ()))
         elif status != TransactionStatus.IDLE:
             await self.close()
+
+    @asynccontextmanager
+    async def _waiting(self) -> AsyncIterator[AsyncConnection[Row]]:
+        """The connection for psycopg to wait for."""
+        if self._script is not None:
+            self._script.release()
+        async with asyncio.timeout(self._timeout_seconds):
+            yield self._connection
 
     @property
     def is_usable(self) -> bool:
@@ -254,6 +278,21 @@ def advance_script(
         states=integers(states),
         states_at=integers(states_at),
     )
+
+
+def usual_script() -> tuple[bytes, ...]:
+    """A commit's string without transactions and business keys: what stands before, between and after its lists of
+    numbers, which are locks, advances and where they begin, states and where they begin."""
+    place = "\0"
+    script = statement("log/advance_partitions").format(
+        transactions="", locks=place, advances=place, advances_at=place, extents="", states=place, states_at=place
+    )
+    return tuple(part.encode() for part in f"{BEGIN}; {script}; {statement('log/copy_messages')}; COMMIT".split(place))
+
+
+def _raise_if_moved(error: BaseException) -> None:
+    if isinstance(error, pg.Error) and error.sqlstate == MOVED:
+        raise PartitionMoved(str(error)) from None
 
 
 def _lock_script(keys: Iterable[PartitionKey]) -> str:

@@ -29,13 +29,23 @@ ROLLBACK = b"ROLLBACK"
 MAX_PIECES = 512
 """Of one system call, of which Linux allows 1,024; each chunk is two."""
 
+SHORTEST_REPLY_BYTES = 58
+"""One more than the server sends until it is ready for COPY data: BEGIN (11), CALL (10), the COPY's 14 columns (36).
+An error takes more: severity and SQLSTATE alone are 26, and there are a text and the place in the server's source."""
+
 
 class ScriptSocket:
     """Not for use by two tasks at once, nor while psycopg waits for the same connection."""
 
     def __init__(self, connection: AsyncConnection[Row]) -> None:
+        self._loop = asyncio.get_running_loop()
         self._socket = socket.socket(fileno=socket.dup(connection.pgconn.socket))
         self._socket.setblocking(False)
+        self._awaited_bytes = 0
+        """How much must have arrived before anybody looks; 0 while nobody does."""
+        self._unread = b""
+        self._error: psycopg.Error | None = None
+        self._done: asyncio.Future[TransactionStatus] | None = None
         self.is_between = True
         """False from the moment that a string is sent until its end was read: whoever leaves it so must close."""
 
@@ -50,25 +60,58 @@ class ScriptSocket:
         return cls(connection) if row == (pgconn.backend_pid,) else None
 
     def close(self) -> None:
+        self.release()
         self._socket.close()
 
-    async def run(self, script: bytes, chunks: Iterable[bytes | bytearray]) -> None:
+    def release(self) -> None:
+        """Let psycopg read the connection again."""
+        if self._awaited_bytes:
+            self._await_bytes(1)
+            self._awaited_bytes = 0
+            self._loop.remove_reader(self._socket)
+
+    async def run(self, script: bytes, chunks: Iterable[bytes | bytearray], *, timeout_seconds: float) -> None:
         """Run statements, the last of which ends the transaction; raises the first error, the transaction undone."""
         pieces: list[bytes | bytearray] = [_query(script)]
         for chunk in chunks:
             pieces += (HEADER.pack(b"d", 4 + len(chunk)), chunk)
         pieces.append(COPY_DONE)
+        await self._run(pieces, timeout_seconds=timeout_seconds)
+
+    async def send(self, message: bytes, *, timeout_seconds: float) -> None:
+        """The same where the string and its data are one message already."""
+        await self._run([message], timeout_seconds=timeout_seconds)
+
+    async def _run(self, pieces: list[bytes | bytearray], *, timeout_seconds: float) -> None:
         self.is_between = False
-        await self._send(pieces)
-        status, error = await self._read()
-        if status != TransactionStatus.IDLE:
-            await self._send([_query(ROLLBACK)])
-            await self._read()
+        self._await_bytes(SHORTEST_REPLY_BYTES)
+        timer = self._loop.call_later(timeout_seconds, self._expire)
+        try:
+            status = await self._exchange(pieces)
+            error = self._error
+            if status != TransactionStatus.IDLE:
+                self._await_bytes(1)
+                await self._exchange([_query(ROLLBACK)])
+        finally:
+            timer.cancel()
         self.is_between = True
         if error is not None:
             raise error
 
-    async def _send(self, pieces: list[bytes | bytearray]) -> None:
+    def _await_bytes(self, size_bytes: int) -> None:
+        """Stay registered from one string to the next: to come and go would cost two system calls each time. And nobody
+        needs to wake up to hear that the server is ready for what was sent already."""
+        if not self._awaited_bytes:
+            self._loop.add_reader(self._socket, self._receive)
+        if self._awaited_bytes != size_bytes:
+            self._awaited_bytes = size_bytes
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)
+
+    async def _exchange(self, pieces: list[bytes | bytearray]) -> TransactionStatus:
+        """Send, and wait until the server is ready for the next string; `_error` is what it complained of first."""
+        self._error = None
+        self._unread = b""
+        self._done = self._loop.create_future()
         for first in range(0, len(pieces), MAX_PIECES):
             some = pieces[first : first + MAX_PIECES]
             try:
@@ -76,27 +119,42 @@ class ScriptSocket:
             except BlockingIOError:
                 sent = 0
             if sent < sum(map(len, some)):
-                await asyncio.get_running_loop().sock_sendall(self._socket, b"".join(some)[sent:])
+                await self._loop.sock_sendall(self._socket, b"".join(some)[sent:])
+        return await self._done
 
-    async def _read(self) -> tuple[TransactionStatus, psycopg.Error | None]:
-        """Read until the server is ready for the next string; also what it complained of first."""
-        loop = asyncio.get_running_loop()
-        error: psycopg.Error | None = None
-        unread = b""
-        while True:
-            received = await loop.sock_recv(self._socket, READ_BYTES)
-            if not received:
-                raise error or psycopg.OperationalError("the server closed the connection")
-            unread += received
-            while len(unread) >= HEADER.size:
-                kind, length = HEADER.unpack_from(unread)
-                if len(unread) <= length:
-                    break
-                if kind == b"Z":
-                    return STATUSES[unread[5:6]], error
-                if kind == b"E" and error is None:
-                    error = _error(unread[5 : length + 1])
-                unread = unread[length + 1 :]
+    def _receive(self) -> None:
+        try:
+            received = self._socket.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._fail(psycopg.OperationalError(f"the connection to the server is lost: {error}"))
+            return
+        if not received:
+            self._fail(self._error or psycopg.OperationalError("the server closed the connection"))
+            return
+        unread = self._unread + received
+        position = 0
+        while len(unread) - position >= HEADER.size:
+            kind, length = HEADER.unpack_from(unread, position)
+            if len(unread) - position <= length:
+                break
+            if kind == b"E" and self._error is None:
+                self._error = _error(unread[position + HEADER.size : position + length + 1])
+            elif kind == b"Z" and self._done is not None and not self._done.done():
+                self._done.set_result(STATUSES[unread[position + HEADER.size : position + HEADER.size + 1]])
+            position += length + 1
+        self._unread = unread[position:]
+        if self._done is not None and not self._done.done():
+            self._await_bytes(1)  # an error comes by itself, before the end, which is short
+
+    def _expire(self) -> None:
+        self._fail(TimeoutError("the server did not answer in time"))
+
+    def _fail(self, error: Exception) -> None:
+        self.release()
+        if self._done is not None and not self._done.done():
+            self._done.set_exception(error)
 
 
 STATUSES = {b"I": TransactionStatus.IDLE, b"T": TransactionStatus.INTRANS, b"E": TransactionStatus.INERROR}

@@ -8,5 +8,5 @@
 -- {extents} (producer_id, topic_id, partition, first offset, last offset); {states} (producer_id, topic_id, partition,
 -- epoch, last sequence, run length, n, and of each of the n newest batches the first sequence, the last one, the base
 -- offset and the largest timestamp in ms); {advances_at} and {states_at}: where each of them begins, from 1.
-SELECT kafka.advance_partitions('{{{transactions}}}', '{{{locks}}}', '{{{advances}}}', '{{{advances_at}}}',
+CALL kafka.advance_partitions('{{{transactions}}}', '{{{locks}}}', '{{{advances}}}', '{{{advances_at}}}',
     '{{{extents}}}', '{{{states}}}', '{{{states_at}}}')
