@@ -43,9 +43,17 @@ NAME = "tablewire"
 PORTS = range(15432, 32000)
 """Below the range the kernel hands to outgoing connections, so that a port once chosen stays free."""
 
+
+def _shared_buffers_mb() -> int:
+    """A quarter of the machine's memory, as PostgreSQL's manual has it, within bounds: with less than what is written
+    between two checkpoints, sessions that append write out older pages first."""
+    memory_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20
+    return max(128, min(1024, memory_mb // 4))
+
+
 CLUSTER_SETTINGS = {
     # Written once into postgresql.conf, where an operator may change them.
-    "shared_buffers": "256MB",
+    "shared_buffers": f"{_shared_buffers_mb()}MB",
     # With checksums, who reads rows first after a checkpoint logs their pages. Compressing those by PostgreSQL's own
     # method, the only one in this build, takes longer than reading the rows, and saves a third of that log.
     "wal_compression": "off",
