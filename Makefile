@@ -3,6 +3,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+COMPILED := $(wildcard gateway/*/*.pyx gateway/*/*.pxd)
 PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3.14 python3; do \
 	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$name" && break; done)
 
@@ -16,7 +17,7 @@ help: ## List the commands
 install: $(STAMP) ## Install everything into .venv
 
 # The stamp is newer than what decides the packages, so a second run has nothing to do.
-$(STAMP): pyproject.toml setup.py constraints.txt gateway/protocol/_transcoder.pyx
+$(STAMP): pyproject.toml setup.py constraints.txt $(COMPILED)
 	@test -n "$(PYTHON)" || { \
 		echo 'Python 3.11 or newer is missing: install it, on Debian with "apt-get install python3 python3-venv".' >&2; \
 		exit 1; }
@@ -53,10 +54,11 @@ bench-growth: install ## Plot what a record costs as partitions, producers and r
 bench-pipeline: install ## Measure Spark reads of 10 million rows
 	@$(BIN)/python -m benchmarks.pipeline
 
-wheel: install ## Build dist/tablewire-….whl with the compiled transcoder
+wheel: install ## Build dist/tablewire-….whl with the compiled modules
 	@PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT= $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
-	@for wheel in dist/*.whl; do echo "$$wheel"; "$(BIN)/python" -m zipfile -l "$$wheel" | grep -q '_transcoder\..*so' || { \
-		echo 'It lacks the compiled transcoder: a C compiler or the headers of Python are missing.' >&2; exit 1; }; done
+	@for wheel in dist/*.whl; do echo "$$wheel"; for module in $(basename $(notdir $(wildcard gateway/*/*.pyx))); do \
+		"$(BIN)/python" -m zipfile -l "$$wheel" | grep -q "$$module\..*so" || { \
+		echo "It lacks $$module: a C compiler or the headers of Python are missing." >&2; exit 1; }; done; done
 
 docs: install ## Write docs/protocol-coverage.md anew from the table of handlers
 	@$(BIN)/python -m gateway.handlers
@@ -66,7 +68,7 @@ schema: install ## Write sql/schema.sql anew from the migrations
 
 clean: ## Remove .venv and caches; .tablewire, the data, stays
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
-	rm -f gateway/protocol/_transcoder.c gateway/protocol/_transcoder.*.so
+	rm -f gateway/*/_*.c gateway/*/_*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # kcat, a Java runtime, Maven and PgBouncer are what is tested with, not part of Tablewire. What cannot be installed is

@@ -1,10 +1,11 @@
-"""What pyproject.toml cannot say: an extension that may be missing, and directories that move into the package.
+"""What pyproject.toml cannot say: extensions that may be missing, and directories that move into the package.
 
-Without a C compiler or Python's headers the extension is left out, and gateway/protocol/plain_transcoder.py does its
-work.
+Without a C compiler or Python's headers the extensions are left out, and Python does their work.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
 
@@ -15,9 +16,13 @@ setup(
     package_data={
         "gateway": ["py.typed"],
         "gateway.protocol": ["*.pyi"],
+        "gateway.broker": ["*.pyi"],
         "gateway.sql": ["**/*.sql", "README.md"],
         "gateway.migrations": ["**/*.py", "*.mako"],
     },
-    exclude_package_data={"": ["*.pyx", "*.c"]},
-    ext_modules=[Extension("gateway.protocol._transcoder", ["gateway/protocol/_transcoder.pyx"], optional=True)],
+    exclude_package_data={"": ["*.pyx", "*.pxd", "*.c"]},
+    ext_modules=[
+        Extension(str(source.with_suffix("")).replace("/", "."), [str(source)], optional=True)
+        for source in sorted(Path("gateway").glob("*/*.pyx"))
+    ],
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 from gateway.broker.key_gate import Keys
@@ -95,7 +96,7 @@ class AppendQueue:
         self._ready_bytes = 0  # of what waits in partitions that nobody has taken
         self._is_overdue = False
         self._timer: asyncio.TimerHandle | None = None
-        self._writers: deque[asyncio.Future[None]] = deque()  # those that wait for work
+        self._writers: list[asyncio.Future[None]] = []  # those that wait for work
         self._is_empty = asyncio.Event()
         self._is_empty.set()
 
@@ -166,7 +167,8 @@ class AppendQueue:
                 self._timer = asyncio.get_running_loop().call_later(OVERLAP_SECONDS, self._grow_overdue)
             return
         while self._writers:
-            writer = self._writers.popleft()
+            # The one that wrote last: its session in the database has at hand what the next commit needs.
+            writer = self._writers.pop()
             if not writer.done():  # it may have been cancelled
                 writer.set_result(None)
                 return
@@ -179,3 +181,7 @@ class AppendQueue:
 
 def _size_bytes(appends: Iterable[Append]) -> int:
     return sum(len(append.batch.data) for append in appends)
+
+
+with suppress(ImportError):  # it is not there where nothing could be compiled
+    from gateway.broker._usual_appends import Append

@@ -6,7 +6,7 @@ import base64
 import secrets
 from collections.abc import Callable, Mapping
 
-from gateway.broker.appends import Appends, Written
+from gateway.broker.appends import Appends
 from gateway.broker.catalog import Catalog
 from gateway.broker.cluster import Cluster
 from gateway.broker.configs import Configs
@@ -15,6 +15,7 @@ from gateway.broker.groups import Groups
 from gateway.broker.housekeeping import Housekeeping
 from gateway.broker.offsets import Offsets
 from gateway.broker.overview import Overview
+from gateway.broker.plans import Written
 from gateway.broker.positions import Positions
 from gateway.broker.producers import Producers
 from gateway.broker.reads import Reads

@@ -26,7 +26,7 @@ from gateway.storage.failures import until_undisturbed
 from gateway.storage.keys import PartitionKey
 from gateway.storage.topics import StoredTopic
 
-__all__ = ["Catalog", "Topic"]
+__all__ = ["FRESH_SECONDS", "Catalog", "Topic", "UsualTopic"]
 
 FRESH_SECONDS = 2.0
 MAX_KEPT = 10_000
@@ -64,6 +64,19 @@ class Topic:
         return PartitionKey(self.stored.topic_id, index)
 
 
+class UsualTopic(NamedTuple):
+    """What a produced batch is judged by in a topic that neither sets timestamps nor asks for business keys."""
+
+    seen_at: float
+    topic_id: int
+    partition_count: int
+    max_message_bytes: int
+    max_decompressed_message_bytes: int
+    timestamp_after_max_ms: int
+    timestamp_before_max_ms: int
+    needs_keys: bool
+
+
 class _Moment(NamedTuple):
     """When a look into the database began, and how many changes this gateway had made before."""
 
@@ -89,6 +102,9 @@ class Catalog:
         # In the order of their age.
         self._kept: dict[UUID, tuple[Topic, float]] = {}
         self._uuids: dict[str, UUID] = {}
+        self.usual_by_name: dict[bytes, UsualTopic] = {}
+        self.usual_by_id: dict[bytes, UsualTopic] = {}
+        """Those of the kept ones that are usual, as requests name them; not fresh any more after FRESH_SECONDS."""
         self._changes = 0
         self._turns = Turns()
 
@@ -212,8 +228,8 @@ class Catalog:
             if not validate_only:
                 await stored_configs.replace(transaction, None if for_all else self._node_id, changed)
         self._changes += 1
-        self._kept.clear()
-        self._uuids.clear()
+        for uuid in list(self._kept):
+            self._drop(uuid)
 
     def _broker_configs(self, altered: AlteredConfigs) -> BrokerConfigs:
         return BrokerConfigs(altered.own, altered.shared, self._broker_values)
@@ -242,6 +258,8 @@ class Catalog:
             self._kept.pop(stored.uuid, None)
             self._kept[stored.uuid] = (topic, seen.at)
             self._uuids[stored.name] = stored.uuid
+            if (usual := _usual(topic, seen.at)) is not None:
+                self.usual_by_name[stored.name.encode()] = self.usual_by_id[stored.uuid.bytes] = usual
             self._drop_old(monotonic_seconds() - FRESH_SECONDS)
         return topic
 
@@ -255,10 +273,28 @@ class Catalog:
 
     def _drop(self, uuid: UUID) -> None:
         entry = self._kept.pop(uuid, None)
+        self.usual_by_id.pop(uuid.bytes, None)
         # The name may belong to a topic created anew.
         if entry is not None and self._uuids.get(entry[0].name) == uuid:
             del self._uuids[entry[0].name]
+            self.usual_by_name.pop(entry[0].name.encode(), None)
 
     def _forget(self, topic: Topic) -> None:
         self._changes += 1
         self._drop(topic.uuid)
+
+
+def _usual(topic: Topic, seen_at: float) -> UsualTopic | None:
+    settings = topic.settings
+    if settings.log_append_time or settings.idempotency_keys is not None:
+        return None
+    return UsualTopic(
+        seen_at,
+        topic.stored.topic_id,
+        topic.partition_count,
+        settings.max_message_bytes,
+        settings.max_decompressed_message_bytes,
+        settings.timestamp_after_max_ms,
+        settings.timestamp_before_max_ms,
+        "compact" in settings.cleanup_policy,
+    )

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 from gateway import clock
 from gateway.broker.appends import Append, Appended
@@ -37,7 +38,8 @@ from gateway.errors import (
 from gateway.handlers.registry import RequestContext, UnheardRefusal, handles, outcome
 from gateway.protocol import transcoder
 from gateway.protocol.batches import BatchLimits, ProducedBatch, decode_produced, find_headers, is_compressed
-from gateway.protocol.messages import ApiKey, Request, Tree
+from gateway.protocol.framing import frame
+from gateway.protocol.messages import ApiKey, Request, RequestHeader, Tree, encode_response
 from gateway.protocol.produce_answers import WrittenBatch, encode_written
 from gateway.protocol.produce_requests import FIRST_VERSION_WITH_IDS
 from gateway.storage.keys import PartitionKey
@@ -211,8 +213,17 @@ async def _answer(begun: _Begun, request: Request, *, version: int) -> Tree | by
             assert isinstance(result, Appended)
             written.setdefault(name, []).append(WrittenBatch(index, *result))
         return encode_written(written.items(), version=version)
+    return _response(begun.settled, version=version)
+
+
+def encode_outcomes(header: RequestHeader, outcomes: Sequence[tuple[str | UUID, int, Outcome]]) -> bytes:
+    """The response frame that tells of each batch, given by topic and partition, what became of it."""
+    return frame(encode_response(header, _response(outcomes, version=header.version)))
+
+
+def _response(outcomes: Sequence[tuple[Any, int, Outcome]], *, version: int) -> Tree:
     responses: dict[Any, list[Tree]] = {}
-    for name, index, result in begun.settled:
+    for name, index, result in outcomes:
         responses.setdefault(name, []).append(_partition_response(index, result))
     label = "topic_id" if version >= FIRST_VERSION_WITH_IDS else "name"
     return {"responses": [{label: name, "partition_responses": partitions} for name, partitions in responses.items()]}

@@ -1,11 +1,14 @@
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.protocol.transcoder import Scan, StoredRows
+from gateway.protocol.transcoder import BatchFields, Scan, StoredRows
 
 IS_COMPILED: Final = True
 
 def scan_records(records: bytes | memoryview, *, count: int, base_timestamp: int, max_elements: int) -> Scan: ...
+def read_batch(
+    records: bytes, *, max_batch_bytes: int, max_plain_bytes: int, max_elements: int
+) -> BatchFields | None: ...
 def find_headers(scan: Scan, names: tuple[bytes, ...]) -> list[tuple[bytes | None, ...]]: ...
 def select_records(scan: Scan, places: Sequence[int]) -> Scan: ...
 def write_rows(

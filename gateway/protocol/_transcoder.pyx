@@ -7,9 +7,9 @@ row by row. Rows are read where libpq holds them. Large batches are read and wri
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memchr, memcmp, memcpy
 
 from crc32c import crc32c
@@ -59,37 +59,14 @@ cdef int64_t MAX_TIMESTAMP_MS = 9_224_318_015_999_999
 cdef int64_t POSTGRES_EPOCH_MS = 946_684_800_000
 cdef int64_t SMALLEST_RECORD_BYTES = 7
 cdef int64_t MAX_INT32 = 0x7FFF_FFFF
+cdef int64_t BATCH_HEADER_BYTES = 61
+cdef uint16_t TRANSACTIONAL_BIT = 0x10
 cdef int64_t ARRAY_HEADER_BYTES = 24  # the field's length, dimensions, null flag, element type, elements, lower bound
 cdef uint32_t TEXT_OID = 25
 cdef uint32_t BYTEA_OID = 17
 
 # From here on the interpreter's other threads may go on meanwhile.
 cdef int64_t LARGE_BYTES = 1 << 16
-
-cdef enum Fault:
-    NO_FAULT
-    ENDS_INSIDE_NUMBER
-    NUMBER_TOO_LONG  # first: bits
-    FIELD_TOO_LONG  # first: claimed, second: left
-    WRONG_DELTA  # first: the delta
-    NEGATIVE_HEADERS  # first: how many
-    TOO_MANY_ELEMENTS
-    WRONG_LENGTH  # first: claimed, second: found
-    BYTES_LEFT  # first: how many
-    NULL_HEADER_KEY
-    BAD_HEADER_KEY  # first: position, second: length
-    OUT_OF_ROOM
-
-
-cdef struct Cursor:
-    const uint8_t *data
-    int64_t position
-    int64_t end
-    Fault fault
-    int64_t index  # of the record it is in
-    int64_t first
-    int64_t second
-
 
 cdef struct Record:
     int64_t timestamp
@@ -393,18 +370,6 @@ cdef bint write(
 cdef class Scan:
     """The records of one batch, proven readable; it holds on to their bytes."""
 
-    cdef Py_buffer _view
-    cdef bint _has_view
-    cdef int64_t _count  # of the records in the bytes
-    cdef int64_t _chosen_count
-    cdef bytes _chosen  # a byte per record; None: all of them
-    cdef int64_t _base_timestamp
-    cdef int64_t _max_elements
-    cdef int64_t _variable_bytes
-    cdef readonly int64_t min_timestamp
-    cdef readonly int64_t max_timestamp
-    cdef readonly bint lacks_key
-
     def __init__(self):
         raise TypeError("made by scan_records")
 
@@ -424,6 +389,10 @@ cdef class Scan:
 
 def scan_records(records, *, int64_t count, int64_t base_timestamp, int64_t max_elements):
     """Read all of `count` records; raises what is wrong with the first that is."""
+    return scanned(records, count, base_timestamp, max_elements)
+
+
+cdef Scan scanned(records, int64_t count, int64_t base_timestamp, int64_t max_elements):
     cdef Scan found = Scan.__new__(Scan)
     cdef Summary summary
     cdef Cursor cursor
@@ -458,6 +427,59 @@ def scan_records(records, *, int64_t count, int64_t base_timestamp, int64_t max_
     found.max_timestamp = summary.max_timestamp
     found.lacks_key = summary.lacks_key
     return found
+
+
+# Of a batch's attributes: compression, LogAppendTime and control records are looked at more closely.
+cdef uint16_t UNUSUAL_BITS = 0x07 | 0x08 | 0x20
+
+
+def read_batch(
+    bytes records not None, *, Py_ssize_t max_batch_bytes, Py_ssize_t max_plain_bytes, int64_t max_elements
+):
+    """The fields of `batches.ProducedBatch`; None where the batch is compressed, or its header is not as it should be."""
+    return read_fields(records, max_batch_bytes, max_plain_bytes, max_elements)
+
+
+cdef object read_fields(bytes records, Py_ssize_t max_batch_bytes, Py_ssize_t max_plain_bytes, int64_t max_elements):
+    cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(records)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(records)
+    cdef uint16_t attributes
+    cdef int64_t producer_id
+    cdef int32_t record_count, base_sequence, producer_epoch
+    if size < BATCH_HEADER_BYTES or size > max_batch_bytes or size - BATCH_HEADER_BYTES > max_plain_bytes:
+        return None
+    # One batch from offset 0, as long as it says, of the one format served.
+    if get_int64(data) != 0 or get_int32(data + 8) != <uint32_t>(size - 12) or data[16] != 2:
+        return None
+    attributes = get_int16(data + 21)
+    record_count = <int32_t>get_int32(data + 57)
+    if attributes & UNUSUAL_BITS or record_count <= 0 or record_count > max_elements:
+        return None
+    if <int32_t>get_int32(data + 23) != record_count - 1:
+        return None
+    producer_id = <int64_t>get_int64(data + 43)
+    producer_epoch = <int16_t>get_int16(data + 51)
+    base_sequence = <int32_t>get_int32(data + 53)
+    if producer_id < 0:
+        producer_id = producer_epoch = base_sequence = -1
+    elif producer_epoch < 0 or base_sequence < 0:
+        return None
+    view = memoryview(records)
+    if crc32c(view[21:]) != get_int32(data + 17):
+        return None
+    scan = scanned(view[BATCH_HEADER_BYTES:], record_count, <int64_t>get_int64(data + 27), max_elements)
+    return (
+        records,
+        attributes,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        record_count,
+        size - BATCH_HEADER_BYTES,
+        scan,
+        producer_id >= 0,
+        bool(attributes & TRANSACTIONAL_BIT),
+    )
 
 
 cdef object refusal(const Cursor *cursor, int64_t count, int64_t max_elements):
@@ -566,11 +588,41 @@ def write_rows(
 ):
     """The records as COPY BINARY tuples: each the template with offset, timestamp and sequence set, then key, value
     and headers. `sequence_at` is -1 where rows have no sequence."""
+    cdef int64_t size_bytes = rows_bytes(scan, len(template))
+    rows = PyBytes_FromStringAndSize(NULL, size_bytes)
+    put_rows(
+        scan,
+        template,
+        offset_at,
+        timestamp_at,
+        sequence_at,
+        base_offset,
+        base_sequence,
+        append_time_ms,
+        <uint8_t *>PyBytes_AS_STRING(rows),
+    )
+    return rows
+
+
+cdef int64_t rows_bytes(Scan scan, int64_t template_bytes):
+    return scan._chosen_count * template_bytes + scan._variable_bytes
+
+
+cdef int put_rows(
+    Scan scan,
+    bytes template,
+    int64_t offset_at,
+    int64_t timestamp_at,
+    int64_t sequence_at,
+    int64_t base_offset,
+    int64_t base_sequence,
+    append_time_ms,
+    uint8_t *to,
+) except -1:
     cdef Layout layout
     cdef Cursor cursor = scan.cursor()
     cdef const uint8_t *chosen = NULL
     cdef int64_t size_bytes
-    cdef uint8_t *to
     cdef bint is_good
     layout.template = <const uint8_t *>PyBytes_AS_STRING(template)
     layout.template_bytes = len(template)
@@ -587,11 +639,9 @@ def write_rows(
     layout.base_sequence = base_sequence
     layout.uses_append_time = append_time_ms is not None
     layout.append_time_ms = 0 if append_time_ms is None else append_time_ms
-    size_bytes = scan._chosen_count * layout.template_bytes + scan._variable_bytes
+    size_bytes = rows_bytes(scan, layout.template_bytes)
     if scan._chosen is not None:
         chosen = <const uint8_t *>PyBytes_AS_STRING(scan._chosen)
-    rows = PyBytes_FromStringAndSize(NULL, size_bytes)
-    to = <uint8_t *>PyBytes_AS_STRING(rows)
     if size_bytes < LARGE_BYTES:
         is_good = write(
             &cursor, scan._count, chosen, scan._base_timestamp, scan._max_elements, &layout, to, to + size_bytes
@@ -603,7 +653,7 @@ def write_rows(
             )
     if not is_good:
         raise refusal(&cursor, scan._count, scan._max_elements)
-    return rows
+    return 0
 
 
 # --- rows to batches -------------------------------------------------------------------------
@@ -626,11 +676,9 @@ cdef enum Column:  # as in sql/log/read_messages.sql
     IS_TRANSACTIONAL
     CONTROL_TYPE
 
-cdef int64_t BATCH_HEADER_BYTES = 61
 cdef int64_t LARGEST_RECORD_HEAD_BYTES = 5 + 1 + 10 + 5 + 5 + 5 + 5  # lengths, attributes, timestamp and offset
 cdef int64_t LARGEST_HEADER_HEAD_BYTES = 5 + 5
 cdef uint16_t LOG_APPEND_TIME_BIT = 0x08
-cdef uint16_t TRANSACTIONAL_BIT = 0x10
 cdef uint16_t CONTROL_BIT = 0x20
 
 

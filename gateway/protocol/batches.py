@@ -126,6 +126,14 @@ def decode_produced(records: bytes, limits: BatchLimits) -> ProducedBatch:
     Raises CorruptMessage where a retry may help, otherwise InvalidRecord, InvalidTimestamp, MessageTooLarge
     or UnsupportedCompressionType.
     """
+    fields = transcoder.implementation.read_batch(
+        records,
+        max_batch_bytes=limits.max_batch_bytes,
+        max_plain_bytes=limits.max_decompressed_bytes,
+        max_elements=limits.max_elements,
+    )
+    if fields is not None:
+        return ProducedBatch._make(fields)
     size_bytes = _measure(records, limits)
     (
         base_offset,

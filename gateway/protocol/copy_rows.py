@@ -13,7 +13,7 @@ from gateway.protocol import transcoder
 from gateway.protocol.batches import ProducedBatch
 from gateway.protocol.layout import CREATE_TIME, LOG_APPEND_TIME
 
-__all__ = ["COPY_COLUMNS", "COPY_HEADER", "COPY_TRAILER", "copy_rows"]
+__all__ = ["COPY_COLUMNS", "COPY_HEADER", "COPY_TRAILER", "OFFSET_AT", "TIMESTAMP_AT", "copy_rows", "row_template"]
 
 COPY_COLUMNS: Final = (
     "offset",
@@ -34,6 +34,10 @@ COPY_COLUMNS: Final = (
 COPY_HEADER: Final = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
 COPY_TRAILER: Final = b"\xff\xff"
 
+OFFSET_AT: Final = 6
+TIMESTAMP_AT: Final = 18
+"""In a row's template: behind the number of columns and their own lengths."""
+
 _NULL: Final = b"\xff\xff\xff\xff"
 
 
@@ -41,7 +45,7 @@ def copy_rows(
     batch: ProducedBatch, *, topic_id: int, partition: int, base_offset: int, log_append_time_ms: int | None
 ) -> bytes:
     """Encode the batch's records as COPY BINARY tuples of `COPY_COLUMNS`, without file header and trailer."""
-    template, sequence_at = _template(
+    template, sequence_at = row_template(
         batch.producer_id,
         batch.producer_epoch,
         topic_id,
@@ -52,8 +56,8 @@ def copy_rows(
     return transcoder.implementation.write_rows(
         batch.records,
         template,
-        offset_at=6,
-        timestamp_at=18,
+        offset_at=OFFSET_AT,
+        timestamp_at=TIMESTAMP_AT,
         sequence_at=sequence_at,
         base_offset=base_offset,
         base_sequence=batch.base_sequence,
@@ -62,7 +66,7 @@ def copy_rows(
 
 
 @lru_cache(maxsize=4096)
-def _template(
+def row_template(
     producer_id: int,
     producer_epoch: int,
     topic_id: int,

@@ -16,7 +16,9 @@ from gateway.protocol.layout import MAX_INT32, MAX_TIMESTAMP_MS, NO_TIMESTAMP, P
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-__all__ = ["IS_COMPILED", "encode_rows", "find_headers", "scan_records", "select_records", "write_rows"]
+    from gateway.protocol.transcoder import BatchFields
+
+__all__ = ["IS_COMPILED", "encode_rows", "find_headers", "read_batch", "scan_records", "select_records", "write_rows"]
 
 IS_COMPILED: Final[bool] = False
 
@@ -81,6 +83,11 @@ def scan_records(records: bytes | memoryview, *, count: int, base_timestamp: int
         raise InvalidRecord("a header's key contains NUL, which PostgreSQL text cannot hold")
     columns.lacks_key = None in columns.keys
     return columns
+
+
+def read_batch(records: bytes, *, max_batch_bytes: int, max_plain_bytes: int, max_elements: int) -> BatchFields | None:
+    """Without compiled code there is no short way: every batch is looked at closely."""
+    return None
 
 
 def find_headers(scan: Any, names: tuple[bytes, ...]) -> list[tuple[bytes | None, ...]]:

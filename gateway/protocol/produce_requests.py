@@ -18,6 +18,7 @@ __all__ = [
     "UsualPartition",
     "UsualRequest",
     "UsualTopic",
+    "known_uuid",
     "read_usual",
 ]
 
@@ -86,7 +87,9 @@ def _read(frame: bytes, *, has_ids: bool) -> tuple[str | None, UsualRequest]:
     for _ in range(topic_count):
         name = topic_id = None
         if has_ids:
-            topic_id = _uuid(frame[position : position + UUID_BYTES])
+            topic_id = known_uuid(frame[position : position + UUID_BYTES])
+            if topic_id is None:
+                raise _Unusual
             position += UUID_BYTES
         else:
             name, position = _text(frame, position)
@@ -142,7 +145,6 @@ def _text(frame: bytes, position: int) -> tuple[str | None, int]:
 
 
 @lru_cache(maxsize=1024)
-def _uuid(data: bytes) -> UUID:
-    if len(data) < UUID_BYTES or data == NO_ID:
-        raise _Unusual
-    return UUID(bytes=data)
+def known_uuid(data: bytes) -> UUID | None:
+    """None for what is not a topic's id."""
+    return UUID(bytes=data) if len(data) == UUID_BYTES and data != NO_ID else None

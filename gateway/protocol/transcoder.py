@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from gateway.protocol import plain_transcoder
 from gateway.protocol.row_batches import RowRange
 
-__all__ = ["Scan", "StoredRows", "Transcoder", "implementation"]
+__all__ = ["BatchFields", "Scan", "StoredRows", "Transcoder", "implementation"]
 
 
 class Scan(Protocol):
@@ -25,6 +25,9 @@ class Scan(Protocol):
     @property
     def lacks_key(self) -> bool:
         """Whether a record has no key."""
+
+
+BatchFields: TypeAlias = tuple[bytes, int, int, int, int, int, int, Scan, bool, bool]
 
 
 class StoredRows(Protocol):
@@ -52,6 +55,12 @@ class Transcoder(Protocol):
 
     def scan_records(self, records: bytes | memoryview, *, count: int, base_timestamp: int, max_elements: int) -> Scan:
         """Read all of `count` records strictly, as Kafka does; refuses what is wrong, and what a row cannot hold."""
+
+    def read_batch(
+        self, records: bytes, *, max_batch_bytes: int, max_plain_bytes: int, max_elements: int
+    ) -> BatchFields | None:
+        """The fields of `batches.ProducedBatch`; None where the batch is compressed, or its header is not as it should
+        be, so that a closer look must tell."""
 
     def find_headers(self, scan: Scan, names: tuple[bytes, ...]) -> list[tuple[bytes | None, ...]]:
         """For each record, the value of the last header of each name; None where there is none."""

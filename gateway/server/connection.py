@@ -1,6 +1,7 @@
 """One client connection: frames in, answers out in the order of the requests.
 
-Two tasks: one begins requests in order, one answers them in order, so that many may be in flight.
+Produce, as it usually comes, is begun when it arrives and answered when it is committed. What has to wait is done by
+two tasks: one begins requests in order, one answers them in order, so that many may be in flight.
 Reading and beginning stop while this connection or all together hold more than they may.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import structlog
 
@@ -18,9 +19,12 @@ from gateway.domain.connections import StaleConnection
 from gateway.handlers.registry import UnheardRefusal
 from gateway.protocol.framing import LENGTH_BYTES, FrameReader, MalformedFrame
 from gateway.protocol.messages import MalformedRequest
-from gateway.server.dispatch import Pending, begin
+from gateway.server.dispatch import Pending, begin, begin_at_once
 from gateway.server.limits import Budget
 from gateway.telemetry.metrics import CONNECTIONS, MALFORMED, UNEXPECTED
+
+if TYPE_CHECKING:
+    from gateway.server._usual_requests import UsualPending
 
 __all__ = ["Connection"]
 
@@ -39,7 +43,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._frames = FrameReader(max_bytes=settings.socket_request_max_bytes)
         self._arrived: deque[bytes] = deque()
-        self._begun: deque[tuple[Pending, int]] = deque()
+        self._begun: deque[tuple[Pending | UsualPending, int]] = deque()
         self._has_arrived = asyncio.Event()
         self._has_begun = asyncio.Event()
         self._has_answered = asyncio.Event()
@@ -50,6 +54,8 @@ class Connection(asyncio.Protocol):
         self._is_lost = asyncio.Event()
         self._held_bytes = 0
         self._unanswered = 0
+        self._is_beginning = False
+        self._is_answering = False
         self._is_paused = False
         self._is_draining = False
         self._last_active = self._loop.time()
@@ -93,7 +99,7 @@ class Connection(asyncio.Protocol):
             self._arrived.extend(frames)
             self._unanswered += len(frames)
             self._is_quiet.clear()
-            self._has_arrived.set()
+            self._begin_at_once()
         self._pause_if_full()
 
     def pause_writing(self) -> None:
@@ -124,11 +130,26 @@ class Connection(asyncio.Protocol):
     # Both tasks also look whether the connection is lost: wait_for of Python 3.11, by which psycopg's pool waits,
     # swallows a cancellation that comes together with what it waits for.
 
+    def _begin_at_once(self) -> None:
+        """Begin what need not wait; from the first request that must, a task goes on."""
+        while self._arrived and not self._is_beginning and self._may_begin():
+            try:
+                pending = begin_at_once(self._arrived[0], self._broker, on_settled=self._answer_at_once)
+            except Exception as error:  # noqa: BLE001 - whatever it was, only this client is to suffer
+                self._close_unexpected(error)
+                return
+            if pending is None:
+                break
+            self._add(pending, self._arrived.popleft())
+        if self._arrived:
+            self._has_arrived.set()
+
     async def _begin_requests(self) -> None:
         while not self._is_lost.is_set():
             await self._has_arrived.wait()
+            self._is_beginning = True
             while self._arrived:
-                while self._begun and (self._begun_is_full() or self._budget.is_full):
+                while not self._may_begin():
                     self._has_answered.clear()
                     await self._has_answered.wait()
                 content = self._arrived.popleft()
@@ -149,18 +170,55 @@ class Connection(asyncio.Protocol):
                 if self._is_lost.is_set():
                     pending.abandon()
                     return
-                self._hold(pending.held_bytes)
-                self._begun.append((pending, len(content) + LENGTH_BYTES + pending.held_bytes))
+                self._add(pending, content)
                 self._has_begun.set()
+            self._is_beginning = False
             self._has_arrived.clear()
 
+    def _may_begin(self) -> bool:
+        return not self._begun or not (self._begun_is_full() or self._budget.is_full)
+
+    def _add(self, pending: Pending | UsualPending, content: bytes) -> None:
+        self._hold(pending.held_bytes)
+        self._begun.append((pending, len(content) + LENGTH_BYTES + pending.held_bytes))
+
+    def _answer_at_once(self) -> None:
+        """A request was settled: answer it if it is its turn, and what can be answered after it."""
+        if self._is_answering or self._is_lost.is_set():
+            return  # the task is at it, or nobody listens
+        responses = []
+        try:
+            while self._begun:
+                pending, size_bytes = self._begun[0]
+                response = pending.response_now() if self._may_write.is_set() else None
+                if response is None:
+                    break
+                responses.append(response)
+                self._end_request(size_bytes)
+        except Exception as error:  # noqa: BLE001
+            self._close_unexpected(error)
+            return
+        if responses:
+            self._transport.write(responses[0] if len(responses) == 1 else b"".join(responses))
+            self._last_active = self._loop.time()
+            self.resume_if_free()
+        if self._begun and (isinstance(self._begun[0][0], Pending) or not self._may_write.is_set()):
+            self._has_begun.set()
+
     async def _answer_requests(self) -> None:
+        """Answer requests that must be waited for; a settled one that calls back is answered on the way."""
         while not self._is_lost.is_set():
             await self._has_begun.wait()
+            await self._may_write.wait()
+            self._is_answering = True
             while self._begun and not self._is_lost.is_set():
                 pending, size_bytes = self._begun[0]
                 try:
-                    response = await pending.response()
+                    response = pending.response_now()
+                    if response is None and isinstance(pending, Pending):
+                        response = await pending.response()
+                    elif response is None:
+                        break  # it calls when it is settled
                 except UnheardRefusal as error:
                     log.warning("connection closed: acks=0 and refused", peer=self.peer, reason=str(error))
                     self._transport.abort()
@@ -176,14 +234,18 @@ class Connection(asyncio.Protocol):
                     self._last_active = self._loop.time()
                     await self._may_write.wait()
                     size_bytes += waiting_bytes
-                self._begun.popleft()
-                self._release(size_bytes)
-                self._unanswered -= 1
-                self._has_answered.set()
-                if self._unanswered == 0:
-                    self._is_quiet.set()
+                self._end_request(size_bytes)
                 self.resume_if_free()
+            self._is_answering = False
             self._has_begun.clear()
+
+    def _end_request(self, size_bytes: int) -> None:
+        self._begun.popleft()
+        self._release(size_bytes)
+        self._unanswered -= 1
+        self._has_answered.set()
+        if self._unanswered == 0:
+            self._is_quiet.set()
 
     # --- limits -------------------------------------------------------------------------------
 

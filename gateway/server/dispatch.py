@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import cache
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from prometheus_client import Counter
 
+from gateway import clock
 from gateway.broker.broker import Broker
+from gateway.broker.catalog import FRESH_SECONDS
 from gateway.errors import ErrorCode
 from gateway.handlers import HANDLERS
 from gateway.handlers.api_versions import announcement
@@ -26,7 +30,20 @@ from gateway.protocol.messages import (
 from gateway.protocol.produce_requests import read_usual
 from gateway.telemetry.metrics import REQUESTS
 
-__all__ = ["Pending", "begin"]
+if TYPE_CHECKING:
+    from gateway.server._usual_requests import UsualPending
+
+__all__ = ["Pending", "begin", "begin_at_once"]
+
+_usual_requests: ModuleType | None
+try:
+    from gateway.server import _usual_requests
+except ImportError:  # nothing could be compiled: every request goes the long way
+    _usual_requests = None
+
+PRODUCE = HANDLERS[ApiKey.PRODUCE]
+VERSION_PLACE = 3
+"""Where the lower half of a request's version stands; there is no upper one yet."""
 
 
 class Pending:
@@ -43,6 +60,10 @@ class Pending:
         self.is_made = self._response is not None
         self.held_bytes = decoded_bytes + len(self._response or b"")
         """What it takes beside the request: decoded batches, and the response if that is made already."""
+
+    def response_now(self) -> bytes | None:
+        """The response frame if it can be had without waiting."""
+        return self._response
 
     async def response(self) -> bytes | None:
         """The response frame, once there is one; None where the client wants none."""
@@ -77,6 +98,25 @@ async def begin(content: bytes, broker: Broker, *, connection: int, client_host:
     context = RequestContext(header.version, client_id, broker, connection, client_host)
     answer = await handler.function(request, context)
     return Pending(header, answer, version=header.version, decoded_bytes=context.memory.decoded_bytes)
+
+
+def begin_at_once(content: bytes, broker: Broker, *, on_settled: Callable[[], None]) -> UsualPending | None:
+    """Begin a request that need not wait for anything; None, nothing done, for any other."""
+    if _usual_requests is None:
+        return None
+    pending: UsualPending | None = _usual_requests.begin_usual(
+        content,
+        broker.catalog,
+        broker.appends.submit,
+        versions=PRODUCE.versions,
+        fresh_since=clock.monotonic_seconds() - FRESH_SECONDS,
+        now_ms=clock.now_ms(),
+        max_plain_bytes=broker.settings.max_decompressed_message_bytes,
+        on_settled=on_settled,
+    )
+    if pending is not None:
+        _counter(ApiKey.PRODUCE, content[VERSION_PLACE]).inc()
+    return pending
 
 
 @cache

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -13,7 +14,9 @@ import psycopg
 import pytest
 
 from gateway.broker import appends as appends_module
-from gateway.broker.appends import Append, Appended, Appends, Written
+from gateway.broker import plans as plans_module
+from gateway.broker.appends import Append, Appended, Appends
+from gateway.broker.plans import Written
 from gateway.errors import (
     InvalidRecord,
     KafkaError,
@@ -29,6 +32,7 @@ from gateway.storage.log import PartitionState
 from gateway.storage.script_socket import ScriptSocket
 from tests.support.auditor import require_nothing_held
 from tests.support.handmade import StoredRow, make_batch, stored_rows
+from tests.support.transcoders import compiled_only
 
 LIMITS = BatchLimits(max_batch_bytes=1 << 20, max_decompressed_bytes=1 << 20)
 TIMEOUT_S = 60
@@ -69,13 +73,15 @@ async def as_behind_a_pooler(_: Any) -> None:
     return None
 
 
-@pytest.fixture(params=[True, False], ids=["direct", "pooled"])
+@pytest.fixture(params=[pytest.param("compiled", marks=compiled_only), "direct", "pooled"])
 async def start(
     database_url: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Callable[..., Any]]:
-    """Gateways whose commits are sent at once, and such as a pooler needs."""
-    if not request.param:
+    """Gateways whose commits are made by compiled code, or by Python, and sent at once, and such as a pooler needs."""
+    if request.param == "pooled":
         monkeypatch.setattr(ScriptSocket, "of", as_behind_a_pooler)
+    if request.param != "compiled":
+        monkeypatch.setattr(appends_module, "plan_usual", None)
     async with AsyncExitStack() as stack:
 
         async def start(*, url: str = database_url, timeout_ms: int = 10_000) -> Gateway:
@@ -333,17 +339,35 @@ async def test_writer_outlives_an_error_that_nobody_foresaw(
     start: Callable[..., Any], key: PartitionKey, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway = await start()
-    copy_rows = appends_module.copy_rows
-
-    def fail_once(*arguments: Any, **keywords: Any) -> bytes:
-        monkeypatch.setattr(appends_module, "copy_rows", copy_rows)
-        raise RuntimeError("nobody foresaw this")
-
-    monkeypatch.setattr(appends_module, "copy_rows", fail_once)
+    fail_once(monkeypatch, plans_module, "copy_rows")
     with pytest.raises(RuntimeError):
         await gateway.append(key, [b"0"])
     assert await gateway.append(key, [b"0"]) == 0
     assert await values_of(database_url) == [b"0"]
+
+
+@compiled_only
+@pytest.mark.parametrize("start", ["compiled"], indirect=True)
+async def test_writer_outlives_an_error_of_compiled_code(
+    start: Callable[..., Any], key: PartitionKey, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = await start()
+    assert await gateway.append(key, [b"0"]) == 0
+    fail_once(monkeypatch, appends_module, "plan_usual")
+    with pytest.raises(RuntimeError):
+        await gateway.append(key, [b"1"])
+    assert await gateway.append(key, [b"1"]) == 1
+    assert await values_of(database_url) == [b"0", b"1"]
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> None:
+    works = getattr(module, name)
+
+    def fail(*arguments: Any, **keywords: Any) -> None:
+        monkeypatch.setattr(module, name, works)
+        raise RuntimeError("nobody foresaw this")
+
+    monkeypatch.setattr(module, name, fail)
 
 
 async def test_marker_that_comes_while_a_batch_is_written_does_not_disturb_it(

@@ -1,4 +1,4 @@
-"""A gateway whose transcoder was not built says so once, and serves all the same."""
+"""A gateway of which nothing was compiled says so once, and serves all the same."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.support.gateway_process import GatewayProcess
 
-NOT_BUILT = "import sys; sys.modules['gateway.protocol._transcoder'] = None"
+MODULES = ("gateway.protocol._transcoder", "gateway.broker._usual_appends", "gateway.server._usual_requests")
+NOT_BUILT = f"import sys; sys.modules.update(dict.fromkeys({MODULES}))"
 
 
 def test_python_does_what_could_not_be_compiled(database_url: str, tmp_path: Path) -> None:

@@ -1,0 +1,181 @@
+"""Groups that compiled code plans are planned by Python alike, to the last byte of their commit."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from gateway.broker.append_queue import Append, Appended
+from gateway.broker.plans import Plan, Written
+from gateway.domain.sequences import SEQUENCES, ProducerState
+from gateway.domain.sequences import Written as WrittenBatch
+from gateway.errors import OutOfOrderSequence
+from gateway.protocol.batches import BatchLimits, decode_produced
+from gateway.protocol.copy_rows import COPY_HEADER, COPY_TRAILER
+from gateway.storage.keys import PartitionKey, ProducerKey
+from gateway.storage.log import BEGIN, PartitionState, advance_script, usual_script
+from gateway.storage.producers import KnownProducer
+from gateway.storage.statements import statement
+from tests.support.handmade import make_batch
+
+compiled = pytest.importorskip(
+    "gateway.broker._usual_appends", reason="nothing was compiled: a C compiler or Python's headers are missing"
+)
+
+LIMITS = BatchLimits(max_batch_bytes=1 << 20, max_decompressed_bytes=1 << 20)
+KEYS = [PartitionKey(7, 0), PartitionKey(7, 3), PartitionKey(2**31 - 1, 2**31 - 1)]
+PRODUCERS = [1000, 2**62]
+UNKNOWN = PartitionKey(9, 9)
+
+States = dict[PartitionKey, PartitionState]
+Producers = dict[PartitionKey, dict[ProducerKey, KnownProducer]]
+
+offsets = st.integers(0, 2**50)
+mostly = st.integers(0, 30).map(bool)
+recents = st.lists(st.tuples(*[st.integers(0, 2**31 - 1)] * 4), max_size=5)
+
+
+@st.composite
+def known(draw: st.DrawFn) -> tuple[States, Producers]:
+    states, producers = {}, {}
+    for key in KEYS:
+        start, more, open_since = draw(offsets), draw(offsets), draw(st.none() | st.integers(0, 5))
+        next_offset = start + more
+        stable = next_offset if open_since is None else max(start, next_offset - open_since)
+        states[key] = PartitionState(start, stable, next_offset, draw(st.integers(0, 5)))
+        producers[key] = {}
+        for producer_id in PRODUCERS:
+            last = draw(st.sampled_from([0, 4, 2**31 - 2, 2**31 - 1]))
+            run_length = draw(st.sampled_from([*[1, 5] * 8, SEQUENCES - 1, SEQUENCES]))
+            recent = tuple(WrittenBatch(*numbers) for numbers in draw(recents))
+            state = ProducerState(draw(st.integers(0, 1)), last, run_length, recent) if draw(mostly) else None
+            is_transactional = not draw(mostly)
+            entry = KnownProducer(state, may_be_forgotten=False, is_transactional=is_transactional)
+            producers[key][ProducerKey(*key, producer_id)] = entry
+    return states, producers
+
+
+@st.composite
+def groups(draw: st.DrawFn, states: States, producers: Producers) -> list[Append]:
+    """Mostly what producers send next; sometimes anything else."""
+    following = {key: entry.state for of_partition in producers.values() for key, entry in of_partition.items()}
+    group = []
+    for _ in range(draw(st.integers(1, 8))):
+        key = draw(st.sampled_from(KEYS)) if draw(mostly) else UNKNOWN
+        values = draw(st.lists(st.binary(max_size=20), min_size=1, max_size=4))
+        identity: dict[str, int] = {}
+        if producer_id := draw(st.sampled_from([None, *PRODUCERS])):
+            state = following.get(ProducerKey(*key, producer_id))
+            epoch, sequence = (state.epoch, (state.last_sequence + 1) % SEQUENCES) if state is not None else (0, 0)
+            if not draw(mostly):
+                epoch, sequence = epoch + draw(st.integers(0, 1)), draw(st.sampled_from([0, 3, 2**31 - 1]))
+            identity = {"producer_id": producer_id, "epoch": epoch, "sequence": sequence}
+            if state is not None:
+                last = (sequence + len(values) - 1) % SEQUENCES
+                following[ProducerKey(*key, producer_id)] = state._replace(epoch=epoch, last_sequence=last)
+        batch = decode_produced(make_batch(values, **identity), LIMITS)
+        group.append(Append(key, batch, on_done=lambda: None, uses_log_append_time=not draw(mostly)))
+    return group
+
+
+def plan_by_python(group: list[Append], states: States, producers: Producers) -> Plan:
+    keys = dict.fromkeys(append.key for append in group)
+    plan = Plan({key: states[key] for key in keys if key in states}, producers, None, None)
+    for append in group:
+        plan.add(append, now_ms=0)
+    return plan
+
+
+def plan_compiled(group: list[Append], states: States, producers: Producers, *, most: int = 10) -> Any:
+    return compiled.plan_usual(group, states, producers, script=usual_script(), max_producers=most)
+
+
+def message_of(plan: Plan) -> bytes:
+    """What `script_socket` sends for it."""
+    script = advance_script(plan.advances(), [], list(plan.producers_after.items()), locked=False)
+    text = f"{BEGIN}; {script}; {statement('log/copy_messages')}; COMMIT".encode() + b"\0"
+    message = b"Q" + struct.pack("!I", 4 + len(text)) + text
+    for chunk in (COPY_HEADER, *plan.rows, COPY_TRAILER):
+        message += b"d" + struct.pack("!I", 4 + len(chunk)) + chunk
+    return message + b"c" + struct.pack("!I", 4)
+
+
+@given(st.data())
+def test_what_is_usual_is_planned_alike(data: st.DataObject) -> None:
+    states, producers = data.draw(known())
+    group = data.draw(groups(states, producers))
+    expected = plan_by_python(group, states, producers)
+    plan = plan_compiled(group, states, producers)
+    event("planned" if plan is not None else "left to Python")
+    if plan is None:
+        return
+    assert not expected.refused
+    assert not expected.duplicates
+    assert [each.append for each in expected.accepted] == group
+    assert plan.message == message_of(expected)
+    assert plan.record_count == sum(append.batch.record_count for append in group)
+    assert plan.size_bytes == sum(len(append.batch.data) for append in group)
+
+    told: list[Written] = []
+    plan.tell(told.append, Written)
+    assert [(each.key, each.state) for each in told] == [(each.key, each.state) for each in expected.written()]
+    for ours, theirs in zip(told, expected.written(), strict=True):
+        assert [(*each[:2], len(each[2]), bytes(each[2])) for each in ours.batches] == [
+            (*each[:2], len(each[2]), bytes(each[2])) for each in theirs.batches
+        ]
+    plan.settle()
+    assert [append.outcome for append in group] == [each.appended for each in expected.accepted]
+    plan.conclude(states)
+    assert {key: states[key] for key in expected.after} == expected.after
+    for producer_key, state in expected.producers_after.items():
+        assert producers[producer_key.partition_key][producer_key].state == state
+
+
+def usual_case() -> tuple[list[Append], States, Producers]:
+    key, producer = KEYS[0], PRODUCERS[0]
+    states = {key: PartitionState(0, 10, 10, 0)}
+    state = ProducerState(0, 4, 5, (WrittenBatch(0, 4, 5, 1),))
+    producers = {key: {ProducerKey(*key, producer): KnownProducer(state, may_be_forgotten=False)}}
+    batch = decode_produced(make_batch([b"v"], producer_id=producer, epoch=0, sequence=5), LIMITS)
+    return [Append(key, batch, on_done=lambda: None, uses_log_append_time=False)], states, producers
+
+
+def test_the_next_batch_of_a_known_producer_is_usual() -> None:
+    assert plan_compiled(*usual_case()) is not None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"producer_id": -1, "producer_epoch": -1, "base_sequence": -1, "has_producer": False}, id="none"),
+        pytest.param({"is_transactional": True}, id="transactional"),
+        pytest.param({"producer_epoch": 1}, id="another epoch"),
+        pytest.param({"base_sequence": 0}, id="a duplicate"),
+        pytest.param({"base_sequence": 7}, id="a gap"),
+        pytest.param({"producer_id": 77}, id="an unknown producer"),
+    ],
+)
+def test_a_batch_is_left_to_python_unless_it_is_the_next_one(change: dict[str, Any]) -> None:
+    (append,), states, producers = usual_case()
+    other = Append(append.key, append.batch._replace(**change), on_done=lambda: None, uses_log_append_time=False)
+    is_usual = plan_compiled([append, other], states, producers) is not None
+    assert is_usual == (change.get("producer_id") == -1)
+
+
+def test_a_group_is_left_to_python_where_too_many_producers_are_known() -> None:
+    assert plan_compiled(*usual_case(), most=0) is None
+
+
+def test_an_append_is_settled_once() -> None:
+    (append,), _, _ = usual_case()
+    calls: list[None] = []
+    again = Append(append.key, append.batch, on_done=lambda: calls.append(None), uses_log_append_time=False)
+    refusal = OutOfOrderSequence(expected=1, received=2)
+    again.settle(refusal)
+    again.settle(Appended(0, -1, 0))
+    assert again.outcome is refusal
+    assert len(calls) == 1
