@@ -119,7 +119,8 @@ class ScriptSocket:
             except BlockingIOError:
                 sent = 0
             if sent < sum(map(len, some)):
-                await self._loop.sock_sendall(self._socket, b"".join(some)[sent:])
+                unsent = memoryview(some[0] if len(some) == 1 else b"".join(some))[sent:]
+                await self._loop.sock_sendall(self._socket, unsent)
         return await self._done
 
     def _receive(self) -> None:
