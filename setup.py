@@ -17,12 +17,18 @@ setup(
         "gateway": ["py.typed"],
         "gateway.protocol": ["*.pyi"],
         "gateway.broker": ["*.pyi"],
+        "gateway.server": ["*.pyi"],
         "gateway.sql": ["**/*.sql", "README.md"],
         "gateway.migrations": ["**/*.py", "*.mako"],
     },
     exclude_package_data={"": ["*.pyx", "*.pxd", "*.c"]},
     ext_modules=[
-        Extension(str(source.with_suffix("")).replace("/", "."), [str(source)], optional=True)
+        Extension(
+            str(source.with_suffix("")).replace("/", "."),
+            [str(source)],
+            depends=[str(declared) for declared in sorted(Path("gateway").glob("*/*.pxd"))],
+            optional=True,
+        )
         for source in sorted(Path("gateway").glob("*/*.pyx"))
     ],
 )

@@ -1,7 +1,7 @@
 """The limit: the rows the gateway would write, made beforehand and sent to PostgreSQL by plain binary COPY.
 
-One connection, a commit per ~10,000 rows, the same table, columns and index. And a fill: as many rows as are asked for,
-as fast as they go in.
+One connection, a commit per megabyte of values, the same table, columns and index. And a fill: as many rows as are
+asked for, as fast as they go in.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from gateway.storage.statements import statement
 
 __all__ = ["fill", "prepare_rows", "time_copy"]
 
-ROWS_PER_COMMIT = 10_000
+COMMIT_BYTES = 1_000_000
+"""Of values: 10,000 rows of 100 B, about 1,000 of 1 KiB."""
+FILL_BATCH_ROWS = 10_000
 FILL_ROWS_PER_COMMIT = 250_000
 FILL_CONNECTIONS = 2
 _LIMITS = BatchLimits(max_batch_bytes=1 << 30, max_decompressed_bytes=1 << 30)
@@ -42,7 +44,7 @@ def prepare_rows(shape: Shape, *, topic_id: int, records: int) -> list[bytes]:
                 COPY_TRAILER,
             )
         )
-        for runs in _commits(shape.partitions, records)
+        for runs in _commits(shape, records)
     ]
 
 
@@ -58,7 +60,7 @@ def time_copy(database_url: str, data: list[bytes]) -> float:
 
 def fill(database_url: str, shape: Shape, *, topic_id: int, offsets: range) -> None:
     """Rows of these offsets in each partition; the same records over and over."""
-    records = _batch(shape, range(ROWS_PER_COMMIT))
+    records = _batch(shape, range(FILL_BATCH_ROWS))
     work = partial(_fill_partition, database_url, shape, records, topic_id, offsets)
     with ThreadPoolExecutor(FILL_CONNECTIONS) as pool:
         list(pool.map(work, range(shape.partitions)))
@@ -72,18 +74,20 @@ def _fill_partition(
             with cursor.copy(statement("log/copy_messages")) as copy:
                 copy.write(COPY_HEADER)
                 last = min(first + FILL_ROWS_PER_COMMIT, offsets.stop)
-                for base in range(first, last, ROWS_PER_COMMIT):
+                for base in range(first, last, FILL_BATCH_ROWS):
                     rows = last - base
-                    part = records if rows >= ROWS_PER_COMMIT else _batch(shape, range(rows))
+                    part = records if rows >= FILL_BATCH_ROWS else _batch(shape, range(rows))
                     place = {"topic_id": topic_id, "partition": partition, "base_offset": base}
                     copy.write(copy_rows(part, **place, log_append_time_ms=None))
                 copy.write(COPY_TRAILER)
 
 
-def _commits(partitions: int, records: int) -> Iterator[list[tuple[int, range]]]:
+def _commits(shape: Shape, records: int) -> Iterator[list[tuple[int, range]]]:
+    partitions = shape.partitions
+    per_commit = COMMIT_BYTES // shape.record_bytes
     ends = [0] * partitions
-    for first in range(0, records, ROWS_PER_COMMIT):
-        rows = min(ROWS_PER_COMMIT, records - first)
+    for first in range(0, records, per_commit):
+        rows = min(per_commit, records - first)
         runs = []
         for partition in range(partitions):
             size = rows // partitions + (partition < rows % partitions)

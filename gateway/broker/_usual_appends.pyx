@@ -35,6 +35,7 @@ make_tuple = tuple.__new__
 # Places in a `ProducedBatch`.
 cdef enum:
     DATA = 0
+    ATTRIBUTES = 1
     PRODUCER_ID = 2
     PRODUCER_EPOCH = 3
     BASE_SEQUENCE = 4
@@ -74,24 +75,27 @@ cdef class Append:
     cpdef settle(self, outcome):
         if self.outcome is None:
             self.outcome = outcome
-            self._on_done()
+            # Let go of whoever waits: it holds the append, and together they would stay until the next collection.
+            on_done, self._on_done = self._on_done, None
+            on_done()
 
 
 cdef class Stored:
-    """A batch for the tail: `StoredBatch` when somebody asks for its bytes."""
+    """A batch for the tail: `StoredBatch` when somebody asks for its bytes. Not the batch itself, which holds what was
+    compressed in full."""
 
-    cdef object _batch
+    cdef readonly bytes data
+    cdef readonly object attributes
+    cdef readonly int64_t max_timestamp
     cdef int64_t _base_offset
     cdef object _leader_epoch
 
     def __len__(self):
-        return len((<tuple>self._batch)[DATA])
+        return PyBytes_GET_SIZE(self.data)
 
     def __bytes__(self):
         return bytes(
-            StoredBatch(
-                self._batch, base_offset=self._base_offset, leader_epoch=self._leader_epoch, log_append_time_ms=None
-            )
+            StoredBatch(self, base_offset=self._base_offset, leader_epoch=self._leader_epoch, log_append_time_ms=None)
         )
 
 
@@ -162,6 +166,8 @@ cdef class UsualPlan:
         cdef int64_t run_length = 0
         cdef bint has_producer = batch[HAS_PRODUCER]
         if append.keys is not None or append.uses_log_append_time or batch[IS_TRANSACTIONAL]:
+            return False
+        if type(batch[RECORDS]) is not Scan:  # read by Python
             return False
         key = append.key
         found = self._after.get(key)
@@ -342,19 +348,24 @@ cdef class UsualPlan:
         """Tell consumers: of each partition, where it is now and the batches it got."""
         cdef Append append
         cdef Stored stored
+        cdef tuple batch
         cdef int64_t base_offset
         cdef dict batches = {}
         cdef Py_ssize_t i
         for i in range(len(self._appends)):
             append = self._appends[i]
+            batch = <tuple>append.batch
+            base_offset = self._base_offsets[i]
             stored = Stored.__new__(Stored)
-            stored._batch = append.batch
-            stored._base_offset = base_offset = self._base_offsets[i]
+            stored.data = batch[DATA]
+            stored.attributes = batch[ATTRIBUTES]
+            stored.max_timestamp = (<Scan>batch[RECORDS]).max_timestamp
+            stored._base_offset = base_offset
             stored._leader_epoch = self._after[append.key][3]
             of_partition = batches.get(append.key)
             if of_partition is None:
                 of_partition = batches[append.key] = []
-            of_partition.append((base_offset, base_offset + <int64_t>(<tuple>append.batch)[RECORD_COUNT], stored))
+            of_partition.append((base_offset, base_offset + <int64_t>batch[RECORD_COUNT], stored))
         for key, of_partition in batches.items():
             on_written(make_tuple(written_class, (key, self._after[key], of_partition)))
 

@@ -258,8 +258,7 @@ class Catalog:
             self._kept.pop(stored.uuid, None)
             self._kept[stored.uuid] = (topic, seen.at)
             self._uuids[stored.name] = stored.uuid
-            if (usual := _usual(topic, seen.at)) is not None:
-                self.usual_by_name[stored.name.encode()] = self.usual_by_id[stored.uuid.bytes] = usual
+            self._keep_usual(topic, _usual(topic, seen.at))
             self._drop_old(monotonic_seconds() - FRESH_SECONDS)
         return topic
 
@@ -273,11 +272,18 @@ class Catalog:
 
     def _drop(self, uuid: UUID) -> None:
         entry = self._kept.pop(uuid, None)
-        self.usual_by_id.pop(uuid.bytes, None)
         # The name may belong to a topic created anew.
         if entry is not None and self._uuids.get(entry[0].name) == uuid:
             del self._uuids[entry[0].name]
             self.usual_by_name.pop(entry[0].name.encode(), None)
+        self.usual_by_id.pop(uuid.bytes, None)
+
+    def _keep_usual(self, topic: Topic, usual: UsualTopic | None) -> None:
+        for kept, key in ((self.usual_by_name, topic.name.encode()), (self.usual_by_id, topic.uuid.bytes)):
+            if usual is not None:
+                kept[key] = usual
+            else:
+                kept.pop(key, None)
 
     def _forget(self, topic: Topic) -> None:
         self._changes += 1

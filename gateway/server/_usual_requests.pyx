@@ -136,7 +136,7 @@ cdef class UsualPending:
     def __call__(self):
         """One of the batches was settled."""
         self._unsettled -= 1
-        if self._unsettled == 0:
+        if self._unsettled == 0 and self._on_settled is not None:
             self._on_settled()
 
     def response_now(self):
@@ -154,6 +154,7 @@ cdef class UsualPending:
 
     def abandon(self):
         """Nobody will ask for the response any more."""
+        self._on_settled = None
 
     cdef bytes encode_written(self):
         cdef Py_ssize_t room = 4 + 4 + 1 + 5 + 4 + 1

@@ -190,7 +190,9 @@ class Connection(asyncio.Protocol):
         try:
             while self._begun:
                 pending, size_bytes = self._begun[0]
-                response = pending.response_now() if self._may_write.is_set() else None
+                if isinstance(pending, Pending) or not self._may_write.is_set():
+                    break  # large ones go one by one
+                response = pending.response_now()
                 if response is None:
                     break
                 responses.append(response)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Coroutine, Mapping
 from functools import cache
 from types import ModuleType
@@ -42,6 +43,7 @@ except ImportError:  # nothing could be compiled: every request goes the long wa
     _usual_requests = None
 
 PRODUCE = HANDLERS[ApiKey.PRODUCE]
+PRODUCE_KEY = struct.pack(">h", ApiKey.PRODUCE)
 VERSION_PLACE = 3
 """Where the lower half of a request's version stands; there is no upper one yet."""
 
@@ -102,7 +104,7 @@ async def begin(content: bytes, broker: Broker, *, connection: int, client_host:
 
 def begin_at_once(content: bytes, broker: Broker, *, on_settled: Callable[[], None]) -> UsualPending | None:
     """Begin a request that need not wait for anything; None, nothing done, for any other."""
-    if _usual_requests is None:
+    if _usual_requests is None or not content.startswith(PRODUCE_KEY):
         return None
     pending: UsualPending | None = _usual_requests.begin_usual(
         content,

@@ -85,13 +85,14 @@ class ScriptSocket:
     async def _run(self, pieces: list[bytes | bytearray], *, timeout_seconds: float) -> None:
         self.is_between = False
         self._await_bytes(SHORTEST_REPLY_BYTES)
-        timer = self._loop.call_later(timeout_seconds, self._expire)
+        deadline = self._loop.time() + timeout_seconds
+        timer = self._loop.call_at(deadline, self._expire)
         try:
-            status = await self._exchange(pieces)
+            status = await self._exchange(pieces, deadline)
             error = self._error
             if status != TransactionStatus.IDLE:
                 self._await_bytes(1)
-                await self._exchange([_query(ROLLBACK)])
+                await self._exchange([_query(ROLLBACK)], deadline)
         finally:
             timer.cancel()
         self.is_between = True
@@ -107,10 +108,9 @@ class ScriptSocket:
             self._awaited_bytes = size_bytes
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)
 
-    async def _exchange(self, pieces: list[bytes | bytearray]) -> TransactionStatus:
+    async def _exchange(self, pieces: list[bytes | bytearray], deadline: float) -> TransactionStatus:
         """Send, and wait until the server is ready for the next string; `_error` is what it complained of first."""
         self._error = None
-        self._unread = b""
         self._done = self._loop.create_future()
         for first in range(0, len(pieces), MAX_PIECES):
             some = pieces[first : first + MAX_PIECES]
@@ -120,34 +120,43 @@ class ScriptSocket:
                 sent = 0
             if sent < sum(map(len, some)):
                 unsent = memoryview(some[0] if len(some) == 1 else b"".join(some))[sent:]
-                await self._loop.sock_sendall(self._socket, unsent)
+                async with asyncio.timeout_at(deadline):
+                    await self._loop.sock_sendall(self._socket, unsent)
         return await self._done
 
     def _receive(self) -> None:
+        """Read what is there, and on until the server is ready: after a reset uvloop tells only once."""
+        while self._read_some() and self._done is not None and not self._done.done():
+            self._await_bytes(1)  # an error comes by itself, before the end, which is short
+
+    def _read_some(self) -> bool:
+        """Whether anything was there to be read."""
         try:
             received = self._socket.recv(READ_BYTES)
         except BlockingIOError:
-            return
+            return False
         except OSError as error:
             self._fail(psycopg.OperationalError(f"the connection to the server is lost: {error}"))
-            return
+            return False
         if not received:
             self._fail(self._error or psycopg.OperationalError("the server closed the connection"))
-            return
+            return False
         unread = self._unread + received
         position = 0
         while len(unread) - position >= HEADER.size:
             kind, length = HEADER.unpack_from(unread, position)
             if len(unread) - position <= length:
                 break
-            if kind == b"E" and self._error is None:
-                self._error = _error(unread[position + HEADER.size : position + length + 1])
-            elif kind == b"Z" and self._done is not None and not self._done.done():
-                self._done.set_result(STATUSES[unread[position + HEADER.size : position + HEADER.size + 1]])
+            # What is said after the end, of a shutdown say, is not about what was sent.
+            if self._done is not None and not self._done.done():
+                content = unread[position + HEADER.size : position + length + 1]
+                if kind == b"E" and self._error is None:
+                    self._error = _error(content)
+                elif kind == b"Z":
+                    self._done.set_result(STATUSES[content])
             position += length + 1
         self._unread = unread[position:]
-        if self._done is not None and not self._done.done():
-            self._await_bytes(1)  # an error comes by itself, before the end, which is short
+        return True
 
     def _expire(self) -> None:
         self._fail(TimeoutError("the server did not answer in time"))

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import pytest
 
-from benchmarks.raw_copy import ROWS_PER_COMMIT, prepare_rows
+from benchmarks.raw_copy import COMMIT_BYTES, prepare_rows
 from benchmarks.workload import Shape
 from gateway.protocol.copy_rows import COPY_COLUMNS, COPY_HEADER, COPY_TRAILER
 
@@ -31,7 +31,7 @@ def _rows(data: bytes) -> list[dict[str, bytes | None]]:
 
 @pytest.mark.parametrize("partitions", [1, 6])
 def test_each_partition_has_its_offsets_without_gaps(partitions: int) -> None:
-    records = ROWS_PER_COMMIT + 7
+    records = COMMIT_BYTES // 100 + 7
     commits = prepare_rows(Shape(100, partitions), topic_id=3, records=records)
     assert len(commits) == 2
     offsets: dict[int, list[int]] = defaultdict(list)

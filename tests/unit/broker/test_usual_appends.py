@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 from typing import Any
 
@@ -14,6 +15,7 @@ from gateway.broker.plans import Plan, Written
 from gateway.domain.sequences import SEQUENCES, ProducerState
 from gateway.domain.sequences import Written as WrittenBatch
 from gateway.errors import OutOfOrderSequence
+from gateway.protocol import plain_transcoder, transcoder
 from gateway.protocol.batches import BatchLimits, decode_produced
 from gateway.protocol.copy_rows import COPY_HEADER, COPY_TRAILER
 from gateway.storage.keys import PartitionKey, ProducerKey
@@ -30,6 +32,7 @@ LIMITS = BatchLimits(max_batch_bytes=1 << 20, max_decompressed_bytes=1 << 20)
 KEYS = [PartitionKey(7, 0), PartitionKey(7, 3), PartitionKey(2**31 - 1, 2**31 - 1)]
 PRODUCERS = [1000, 2**62]
 UNKNOWN = PartitionKey(9, 9)
+GZIP = 1
 
 States = dict[PartitionKey, PartitionState]
 Producers = dict[PartitionKey, dict[ProducerKey, KnownProducer]]
@@ -168,6 +171,24 @@ def test_a_batch_is_left_to_python_unless_it_is_the_next_one(change: dict[str, A
 
 def test_a_group_is_left_to_python_where_too_many_producers_are_known() -> None:
     assert plan_compiled(*usual_case(), most=0) is None
+
+
+def test_the_tail_does_not_get_what_was_compressed_in_full() -> None:
+    (append,), states, producers = usual_case()
+    batch = decode_produced(make_batch([b"v" * 1000], compression=GZIP), LIMITS)
+    plan = plan_compiled(
+        [Append(append.key, batch, on_done=lambda: None, uses_log_append_time=False)], states, producers
+    )
+    told: list[Written] = []
+    plan.tell(told.append, Written)
+    ((_, _, stored),) = told[0].batches
+    assert len(stored) == len(batch.data) < 1000
+    assert not any(each is batch or each is batch.records for each in gc.get_referents(stored))
+
+
+def test_batches_that_python_read_are_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transcoder, "implementation", plain_transcoder)
+    assert plan_compiled(*usual_case()) is None
 
 
 def test_an_append_is_settled_once() -> None:

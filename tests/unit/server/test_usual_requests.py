@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import uuid
 from types import SimpleNamespace
 from typing import Any
@@ -206,3 +207,17 @@ def test_what_nobody_foresaw_is_raised() -> None:
     begun.submitted[0].settle(RuntimeError("nobody foresaw this"))
     with pytest.raises(RuntimeError):
         begun.pending.response_now()
+
+
+def test_a_settled_request_is_no_cycle_that_only_a_collection_ends() -> None:
+    begun = require_alike(request(NEWEST_VERSION, [("fresh", [(0, BATCH)])]))
+    assert begun.pending in gc.get_referents(begun.submitted[0])
+    begun.submitted[0].settle(Appended(0, -1, 0))
+    assert begun.pending not in gc.get_referents(begun.submitted[0])
+
+
+def test_nobody_is_called_for_an_abandoned_request() -> None:
+    begun = require_alike(request(NEWEST_VERSION, [("fresh", [(0, BATCH)])]))
+    begun.pending.abandon()
+    begun.submitted[0].settle(Appended(0, -1, 0))
+    assert not begun.was_settled

@@ -1,0 +1,131 @@
+"""A commit's socket, with a server that says what no real one can be made to say in time."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import psycopg
+import pytest
+from psycopg import errors as pg
+
+from gateway.storage.script_socket import ScriptSocket
+
+TIMEOUT_S = 30.0
+READY = b"Z\0\0\0\5I"
+READY_IN_FAILED = b"Z\0\0\0\5E"
+
+
+def message(kind: bytes, content: bytes) -> bytes:
+    return kind + struct.pack("!I", 4 + len(content)) + content
+
+
+def error(state: str, said: str) -> bytes:
+    """As short as they come: with the place in the server's source, which is always there."""
+    return message(b"E", f"SERROR\0VERROR\0C{state}\0M{said}\0Fx.c\0L1\0Rf\0\0".encode())
+
+
+BEFORE_COPY = message(b"C", b"BEGIN\0") + message(b"C", b"CALL\0") + message(b"G", b"\1\0\16" + b"\0\1" * 14)
+DONE = BEFORE_COPY + message(b"C", b"COPY 5\0") + message(b"C", b"COMMIT\0") + READY
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """A connection over loopback, as to a server: ours and the server's end."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+    with ours, theirs:
+        theirs.setblocking(False)
+        yield ours, theirs
+
+
+def script_socket(ours: socket.socket) -> ScriptSocket:
+    return ScriptSocket(cast(Any, SimpleNamespace(pgconn=SimpleNamespace(socket=ours.fileno()))))
+
+
+async def answer(theirs: socket.socket, *pieces: bytes) -> None:
+    """Wait for what is sent, then say these, each in a segment of its own."""
+    loop = asyncio.get_running_loop()
+    theirs.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    await loop.sock_recv(theirs, 65_536)
+    for piece in pieces:
+        await loop.sock_sendall(theirs, piece)
+        await asyncio.sleep(0.05)
+
+
+async def run(ours: socket.socket, theirs: socket.socket, *pieces: bytes) -> None:
+    script = script_socket(ours)
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(answer(theirs, *pieces))
+            await script.send(b"a commit", timeout_seconds=TIMEOUT_S)
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    finally:
+        script.close()
+
+
+async def test_a_commit_is_answered_in_one_piece_or_in_many(ends: tuple[socket.socket, socket.socket]) -> None:
+    await run(*ends, DONE)
+    await run(*ends, BEFORE_COPY, DONE[len(BEFORE_COPY) :])
+    await run(*ends, *(DONE[at : at + 9] for at in range(0, len(DONE), 9)))
+
+
+async def test_an_error_is_told_though_the_end_comes_later(ends: tuple[socket.socket, socket.socket]) -> None:
+    with pytest.raises(pg.UniqueViolation, match="there already"):
+        await run(*ends, message(b"C", b"BEGIN\0") + error("23505", "there already"), READY)
+
+
+async def test_a_failed_transaction_is_left_before_the_error_is_told(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, theirs = ends
+    loop = asyncio.get_running_loop()
+    script = script_socket(ours)
+    sending = asyncio.create_task(script.send(b"a commit", timeout_seconds=TIMEOUT_S))
+    await loop.sock_recv(theirs, 65_536)
+    await loop.sock_sendall(theirs, error("23505", "there already") + READY_IN_FAILED)
+    assert b"ROLLBACK" in await loop.sock_recv(theirs, 65_536)
+    assert not script.is_between
+    await loop.sock_sendall(theirs, message(b"C", b"ROLLBACK\0") + READY)
+    with pytest.raises(pg.UniqueViolation):
+        await sending
+    assert script.is_between
+    script.close()
+
+
+async def test_what_is_said_after_the_end_is_not_about_the_commit(ends: tuple[socket.socket, socket.socket]) -> None:
+    await run(*ends, DONE + error("57P01", "terminating connection due to administrator command"))
+
+
+async def test_a_server_that_goes_is_told_at_once(ends: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = ends
+    script = script_socket(ours)
+    sending = asyncio.create_task(script.send(b"x" * 100_000, timeout_seconds=TIMEOUT_S))
+    await asyncio.sleep(0)
+    # Unread data makes of a close a reset, which comes together with the last words.
+    theirs.send(error("57P01", "terminating connection due to administrator command"))
+    theirs.close()
+    async with asyncio.timeout(TIMEOUT_S / 3):
+        with pytest.raises(psycopg.OperationalError):
+            await sending
+    script.close()
+
+
+@pytest.mark.parametrize("size_bytes", [10, 20_000_000])
+async def test_a_silent_server_is_waited_for_no_longer_than_allowed(
+    ends: tuple[socket.socket, socket.socket], size_bytes: int
+) -> None:
+    """However much of the commit it has taken."""
+    ours, _ = ends
+    script = script_socket(ours)
+    async with asyncio.timeout(TIMEOUT_S):
+        with pytest.raises(TimeoutError):
+            await script.send(b"x" * size_bytes, timeout_seconds=0.2)
+    assert not script.is_between
+    script.close()
