@@ -57,7 +57,7 @@ bench-pipeline: install ## Measure Spark reads of 10 million rows
 wheel: install ## Build dist/tablewire-….whl with the compiled modules
 	@PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT= $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 	@for wheel in dist/*.whl; do echo "$$wheel"; for module in $(basename $(notdir $(wildcard gateway/*/*.pyx))); do \
-		"$(BIN)/python" -m zipfile -l "$$wheel" | grep -q "$$module\..*so" || { \
+		"$(BIN)/python" -m zipfile -l "$$wheel" | grep "$$module\..*so" >/dev/null || { \
 		echo "It lacks $$module: a C compiler or the headers of Python are missing." >&2; exit 1; }; done; done
 
 docs: install ## Write docs/protocol-coverage.md anew from the table of handlers
