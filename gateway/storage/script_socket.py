@@ -165,6 +165,7 @@ class ScriptSocket:
         self.release()
         if self._done is not None and not self._done.done():
             self._done.set_exception(error)
+            self._done.exception()  # whoever still sends is told by its own time
 
 
 STATUSES = {b"I": TransactionStatus.IDLE, b"T": TransactionStatus.INTRANS, b"E": TransactionStatus.INERROR}
