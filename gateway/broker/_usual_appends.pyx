@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, embedsignature=False
 """Groups of appends as nearly all of them are, judged and made into a commit by compiled code: known partitions, known
-producers' next batches, none of them transactional, none with business keys.
+producers' next batches, none with business keys. That a transactional batch's transaction is open, the commit proves.
 
 What is accepted here, `plans.Plan` accepts alike; a group in which anything is unusual is left to it as a whole.
 """
@@ -28,6 +28,8 @@ cdef Py_ssize_t LONGEST_NUMBER = 21  # a sign or not, 19 digits, a comma
 cdef Py_ssize_t NUMBERS_OF_AN_ADVANCE = 6
 cdef Py_ssize_t NUMBERS_OF_A_STATE = 7
 cdef Py_ssize_t NUMBERS_OF_A_BATCH = 4
+cdef Py_ssize_t NUMBERS_OF_A_TRANSACTION = 2
+cdef Py_ssize_t NUMBERS_OF_AN_EXTENT = 5
 cdef Py_ssize_t MESSAGE_HEADER = 5  # a letter, and the length without it
 
 make_tuple = tuple.__new__
@@ -156,16 +158,18 @@ cdef class UsualPlan:
     cdef dict _max_timestamps
     cdef dict _producers  # what is known of the producers of each partition
     cdef dict _producers_after
+    cdef dict _extents  # what each open transaction gets, by producer's key and epoch
 
     cdef bint add(self, Append append, dict states, dict producers, Py_ssize_t max_producers) except -1:
         """Whether the batch is one of the usual kind; then it is accepted."""
         cdef tuple batch = <tuple>append.batch
         cdef tuple state, known
         cdef tuple recent = ()
-        cdef int64_t count, base_sequence, last, base_offset, newest_ms
+        cdef int64_t count, base_sequence, epoch, last, base_offset, newest_ms
         cdef int64_t run_length = 0
         cdef bint has_producer = batch[HAS_PRODUCER]
-        if append.keys is not None or append.uses_log_append_time or batch[IS_TRANSACTIONAL]:
+        cdef bint is_transactional = batch[IS_TRANSACTIONAL]
+        if append.keys is not None or append.uses_log_append_time or (is_transactional and not has_producer):
             return False
         if type(batch[RECORDS]) is not Scan:  # read by Python
             return False
@@ -188,7 +192,7 @@ cdef class UsualPlan:
                 if of_partition is None or len(of_partition) > max_producers:
                     return False
                 found = of_partition.get(producer_key)
-                if found is None or found[2]:  # it has a transactional id
+                if found is None or <bint>found[2] != is_transactional:  # whether it has a transactional id
                     return False
                 self._producers[key] = of_partition
                 found = found[0]
@@ -196,21 +200,32 @@ cdef class UsualPlan:
                     return False
             known = <tuple>found  # epoch, last sequence, run length, recent batches
             base_sequence = batch[BASE_SEQUENCE]
-            run_length = <int64_t>known[2] + count
-            if (
-                known[0] != batch[PRODUCER_EPOCH]
-                or base_sequence != ((<int64_t>known[1] + 1) & MAX_SEQUENCE)
-                or run_length > SEQUENCES
-            ):
-                return False
-            recent = <tuple>known[3]
-            if len(recent) >= WINDOW:
-                recent = recent[len(recent) + 1 - WINDOW :]
+            epoch = batch[PRODUCER_EPOCH]
+            if <int64_t>known[0] < epoch:  # as after each transaction of KIP-890
+                if base_sequence != 0:
+                    return False
+                run_length = count
+            else:
+                run_length = <int64_t>known[2] + count
+                if (
+                    <int64_t>known[0] != epoch
+                    or base_sequence != ((<int64_t>known[1] + 1) & MAX_SEQUENCE)
+                    or run_length > SEQUENCES
+                ):
+                    return False
+                recent = <tuple>known[3]
+                if len(recent) >= WINDOW:
+                    recent = recent[len(recent) + 1 - WINDOW :]
             last = (base_sequence + count - 1) & MAX_SEQUENCE
             written = make_tuple(WrittenBatch, (base_sequence, last, base_offset, newest_ms))
             self._producers_after[producer_key] = make_tuple(
-                ProducerState, (known[0], last, run_length, recent + (written,))
+                ProducerState, (epoch, last, run_length, recent + (written,))
             )
+            if is_transactional:
+                of_transaction = (producer_key, epoch)
+                found = self._extents.get(of_transaction)
+                first = base_offset if found is None else found[0]
+                self._extents[of_transaction] = (first, base_offset + count - 1)
         found = self._max_timestamps.get(key)
         if found is None or <int64_t>found < newest_ms:
             self._max_timestamps[key] = newest_ms
@@ -219,7 +234,7 @@ cdef class UsualPlan:
             (
                 state[0],
                 # While no transaction is open the last stable offset is the end; the UPDATE applies the same rule.
-                base_offset + count if <int64_t>state[1] == base_offset else state[1],
+                base_offset + count if <int64_t>state[1] == base_offset and not is_transactional else state[1],
                 base_offset + count,
                 state[3],
             ),
@@ -253,7 +268,7 @@ cdef class UsualPlan:
                 batch[PRODUCER_EPOCH],
                 append.key[0],
                 append.key[1],
-                is_transactional=False,
+                is_transactional=batch[IS_TRANSACTIONAL],
                 timestamp_type=0,
             )
             templates.append(template)
@@ -301,12 +316,17 @@ cdef class UsualPlan:
         room += LONGEST_NUMBER * (
             len(self._producers_after) * (NUMBERS_OF_A_STATE + NUMBERS_OF_A_BATCH * WINDOW + 1)
         )
+        room += LONGEST_NUMBER * (len(self._extents) * (NUMBERS_OF_A_TRANSACTION + NUMBERS_OF_AN_EXTENT))
         text = PyBytes_FromStringAndSize(NULL, room)
         start = <uint8_t *>PyBytes_AS_STRING(text)
         to = begin = put_bytes(start, script[0])
+        for producer_id, epoch in sorted({(each[0][2], each[1]) for each in self._extents}):
+            to = put_number(to, producer_id)
+            to = put_number(to, epoch)
+        to = begin = put_bytes(end_list(to, begin), script[1])
         for lock in sorted([<int64_t>key[0] << 32 | <int64_t>key[1] for key in self._after]):
             to = put_number(to, lock)
-        to = begin = put_bytes(end_list(to, begin), script[1])
+        to = begin = put_bytes(end_list(to, begin), script[2])
         for key, moved in self._after.items():
             to = put_number(to, key[0])
             to = put_number(to, key[1])
@@ -314,10 +334,18 @@ cdef class UsualPlan:
             to = put_number(to, moved[2])
             to = put_number(to, moved[1])
             to = put_number(to, self._max_timestamps[key])
-        to = begin = put_bytes(end_list(to, begin), script[2])
+        to = begin = put_bytes(end_list(to, begin), script[3])
         for place in range(len(self._after)):
             to = put_number(to, 1 + place * NUMBERS_OF_AN_ADVANCE)
-        to = begin = put_bytes(end_list(to, begin), script[3])
+        to = begin = put_bytes(end_list(to, begin), script[4])
+        for of_transaction, extent in self._extents.items():
+            producer_key = of_transaction[0]
+            to = put_number(to, producer_key[2])
+            to = put_number(to, producer_key[0])
+            to = put_number(to, producer_key[1])
+            to = put_number(to, extent[0])
+            to = put_number(to, extent[1])
+        to = begin = put_bytes(end_list(to, begin), script[5])
         for producer_key, known in self._producers_after.items():
             state = <tuple>known
             to = put_number(to, producer_key[2])
@@ -330,19 +358,20 @@ cdef class UsualPlan:
             for written in <tuple>state[3]:
                 for number in <tuple>written:
                     to = put_number(to, number)
-        to = begin = put_bytes(end_list(to, begin), script[4])
+        to = begin = put_bytes(end_list(to, begin), script[6])
         place = 1
         for known in self._producers_after.values():
             to = put_number(to, place)
             place += NUMBERS_OF_A_STATE + NUMBERS_OF_A_BATCH * len(<tuple>(<tuple>known)[3])
-        to = put_bytes(end_list(to, begin), script[5])
+        to = put_bytes(end_list(to, begin), script[7])
         return text[: to - start]
 
     def conclude(self, dict states not None):
         """It was committed: what was planned is true now."""
         states.update(self._after)
         for producer_key, state in self._producers_after.items():
-            self._producers[producer_key[:2]][producer_key] = make_tuple(KnownProducer, (state, False, False))
+            of_partition = self._producers[producer_key[:2]]
+            of_partition[producer_key] = make_tuple(KnownProducer, (state, False, of_partition[producer_key][2]))
 
     def tell(self, on_written, written_class):
         """Tell consumers: of each partition, where it is now and the batches it got."""
@@ -390,6 +419,7 @@ def plan_usual(list group not None, dict states not None, dict producers not Non
     plan._max_timestamps = {}
     plan._producers = {}
     plan._producers_after = {}
+    plan._extents = {}
     for append in group:
         if not plan.add(append, states, producers, most):
             return None

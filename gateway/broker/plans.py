@@ -56,7 +56,8 @@ class Plan:
         `gate`: None if no batch has business keys."""
         self.gate = gate
         self.transactions = transactions
-        self.extents: dict[ProducerKey, Extent] = {}
+        self.extents: dict[tuple[ProducerKey, int], Extent] = {}
+        """By epoch too: the commit has to prove each transaction that a batch says it is part of."""
         self.before = states
         self.after = dict(states)
         self.producers = producers
@@ -192,10 +193,10 @@ class Plan:
             )
 
     def _extend(self, append: Append, *, base_offset: int, last_offset: int) -> None:
-        key = append.producer_key
-        begun = self.extents.get(key)
+        key, epoch = append.producer_key, append.batch.producer_epoch
+        begun = self.extents.get((key, epoch))
         first_offset = base_offset if begun is None else begun.first_offset
-        self.extents[key] = Extent(key, append.batch.producer_epoch, first_offset, last_offset)
+        self.extents[key, epoch] = Extent(key, epoch, first_offset, last_offset)
 
     @property
     def has_unproven_duplicates(self) -> bool:

@@ -6,13 +6,13 @@ EndTxn makes markers, aborted ranges, last stable offsets, consumer offsets, sta
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 import structlog
 
 from gateway import failpoints
 from gateway.clock import monotonic_seconds
-from gateway.domain.connections import NewestConnections, Spoken
+from gateway.domain.connections import NewestConnections, RequestKind, Spoken, StaleConnection
 from gateway.domain.producers import Producer
 from gateway.domain.transactions import (
     AlreadyEnded,
@@ -56,6 +56,17 @@ SWEEP_STEP = 100
 SWEEP_WAIT_MS = 500
 MAX_REMEMBERED = 100_000
 COMMIT_KEY, ABORT_KEY, MARKER_VALUE = b"\0\0\0\1", b"\0\0\0\0", bytes(6)
+
+
+class _Every(Container[PartitionKey]):
+    """All partitions there are."""
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+
+EVERY = _Every()
+NONE: frozenset[PartitionKey] = frozenset()
 
 
 class Transactions:
@@ -213,6 +224,21 @@ class Transactions:
         if len(self._added) > MAX_REMEMBERED:
             self._added.clear()
         self._added.setdefault((transactional_id, producer), set()).update(new)
+
+    def find_joined(
+        self, transactional_id: str, producer_id: int, epoch: int, *, adds_by_producing: bool, connection: int
+    ) -> Container[PartitionKey]:
+        """Where the producer may append without anything being asked first. What `add_implicitly` or, for clients that
+        add partitions by themselves, `hear` and `require_name` would let pass at once; the append itself proves it."""
+        if adds_by_producing:
+            return self._added.get((transactional_id, Producer(producer_id, epoch)), NONE)
+        if self._names.get(producer_id) != transactional_id:
+            return NONE
+        try:
+            self._connections.hear(RequestKind.PRODUCE, producer_id=producer_id, connection=connection)
+        except StaleConnection:
+            return NONE  # the long way tells it so
+        return EVERY
 
     async def require_name(self, transactional_id: str, producer_id: int) -> None:
         """Refuse a producer that writes under a transactional id which is not its own."""

@@ -2,6 +2,7 @@ from collections.abc import Callable, Container
 
 from gateway.broker.append_queue import Append
 from gateway.broker.catalog import Catalog
+from gateway.storage.keys import PartitionKey
 
 class UsualPending:
     held_bytes: int
@@ -19,5 +20,6 @@ def begin_usual(
     fresh_since: float,
     now_ms: int,
     max_plain_bytes: int,
+    find_joined: Callable[..., Container[PartitionKey]],
     on_settled: Callable[[], None],
 ) -> UsualPending | None: ...

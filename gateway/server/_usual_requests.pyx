@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, embedsignature=False
 """Produce requests as nearly all of them are, begun and answered by compiled code: a flexible version, nothing tagged,
-topics that were looked at lately, good batches that are neither compressed nor transactional.
+topics that were looked at lately, good batches that are not compressed and, if they are transactional, for partitions
+that are known to have joined.
 
 What is begun here, `handlers/produce.py` begins alike; any other request is left to it, nothing done.
 """
@@ -14,7 +15,7 @@ from gateway.protocol._transcoder cimport Scan, read_fields
 
 from gateway.broker.append_queue import Appended
 from gateway.errors import KafkaError
-from gateway.handlers.produce import FIRST_VERSION_WITH_ABORTABLE, encode_outcomes
+from gateway.handlers.produce import FIRST_VERSION_THAT_ADDS, FIRST_VERSION_WITH_ABORTABLE, encode_outcomes
 from gateway.protocol.batches import BatchLimits, ProducedBatch
 from gateway.protocol.messages import ApiKey, RequestHeader
 from gateway.protocol.produce_requests import (
@@ -29,12 +30,15 @@ cdef int PRODUCE = ApiKey.PRODUCE
 cdef int FLEXIBLE = FIRST_FLEXIBLE_VERSION
 cdef int WITH_IDS = FIRST_VERSION_WITH_IDS
 cdef int WITH_ABORTABLE = FIRST_VERSION_WITH_ABORTABLE
+cdef int THAT_ADDS = FIRST_VERSION_THAT_ADDS
 cdef Py_ssize_t MAX_ENTRIES = MOST_ENTRIES
 cdef Py_ssize_t HEADER_BYTES = 10  # key, version, correlation id and the length of the client id
 cdef Py_ssize_t UUID_BYTES = 16
 cdef int64_t MAX_ELEMENTS = BatchLimits(0, 0).max_elements
 cdef Py_ssize_t PARTITION_BYTES = 4 + 2 + 8 + 8 + 8 + 3  # as in a response: nothing but numbers
-cdef int PAYLOAD_BYTES = 6  # places in a `ProducedBatch`
+cdef int PRODUCER_ID = 2  # places in a `ProducedBatch`
+cdef int PRODUCER_EPOCH = 3
+cdef int PAYLOAD_BYTES = 6
 cdef int RECORDS = 7
 cdef int IS_TRANSACTIONAL = 9
 
@@ -211,9 +215,13 @@ cdef class UsualPending:
 
 def begin_usual(
     bytes content not None, catalog, submit, *, versions, double fresh_since, int64_t now_ms, Py_ssize_t max_plain_bytes,
-    on_settled
+    find_joined, on_settled
 ):
-    """Begin a request of the usual kind; None, nothing done, for any other."""
+    """Begin a request of the usual kind; None, nothing done, for any other.
+
+    `find_joined`: which partitions have joined the transaction of an id, producer id and epoch; `adds_by_producing` says
+    whether the client leaves it to the broker to add them.
+    """
     cdef UsualPending pending
     cdef Append append
     cdef int version
@@ -228,7 +236,7 @@ def begin_usual(
     pending._topics = []
     pending._appends = []
     try:
-        if not read(pending, content, catalog, fresh_since, now_ms, max_plain_bytes):
+        if not read(pending, content, catalog, fresh_since, now_ms, max_plain_bytes, find_joined):
             return None
     except KafkaError:
         return None
@@ -239,7 +247,7 @@ def begin_usual(
 
 
 cdef bint read(
-    UsualPending pending, bytes content, catalog, double fresh_since, int64_t now_ms, Py_ssize_t max_plain_bytes
+    UsualPending pending, bytes content, catalog, double fresh_since, int64_t now_ms, Py_ssize_t max_plain_bytes, find_joined
 ) except -1:
     """Read the request into `pending`; false if anything is unusual."""
     cdef Cursor cursor
@@ -251,6 +259,9 @@ cdef bint read(
     cdef Scan records
     cdef tuple topic
     cdef int64_t oldest_ms
+    cdef object transactional_id = None
+    cdef object producer = None  # whose transaction was looked at last
+    cdef object joined = None
     cdef dict topics = catalog.usual_by_id if has_ids else catalog.usual_by_name
     cursor.data = <const uint8_t *>PyBytes_AS_STRING(content)
     cursor.position = HEADER_BYTES
@@ -259,7 +270,13 @@ cdef bint read(
     size = <int16_t>get_int16(cursor.data + 8)
     if size < -1 or (size > 0 and not skip_plain_text(&cursor, size)) or not skip_no_tags(&cursor):
         return False
-    if read_count(&cursor) != -1 or not skip(&cursor, 6):  # a transactional id
+    size = read_count(&cursor)
+    if size != -1:
+        start = cursor.position
+        if size <= 0 or not skip_plain_text(&cursor, size):
+            return False
+        transactional_id = PyBytes_FromStringAndSize(<const char *>cursor.data + start, size).decode()
+    if not skip(&cursor, 6):
         return False
     acks = <int16_t>get_int16(cursor.data + cursor.position - 6)
     topic_count = read_count(&cursor)
@@ -300,8 +317,18 @@ cdef bint read(
                 min(max_plain_bytes, <Py_ssize_t>topic[4]),
                 MAX_ELEMENTS,
             )
-            if fields is None or (<tuple>fields)[IS_TRANSACTIONAL]:
+            if fields is None or <bint>(<tuple>fields)[IS_TRANSACTIONAL] != (transactional_id is not None):
                 return False
+            key = make_tuple(PartitionKey, (topic[1], index))
+            if transactional_id is not None:
+                of_batch = ((<tuple>fields)[PRODUCER_ID], (<tuple>fields)[PRODUCER_EPOCH])
+                if producer != of_batch:
+                    producer = of_batch
+                    joined = find_joined(
+                        transactional_id, of_batch[0], of_batch[1], adds_by_producing=pending._version >= THAT_ADDS
+                    )
+                if key not in joined:
+                    return False
             records = <Scan>(<tuple>fields)[RECORDS]
             oldest_ms = records.min_timestamp
             if (
@@ -311,7 +338,7 @@ cdef bint read(
             ):
                 return False
             append = Append.__new__(Append)
-            append.key = make_tuple(PartitionKey, (topic[1], index))
+            append.key = key
             append.batch = make_tuple(ProducedBatch, fields)
             append.knows_abortable = pending._version >= WITH_ABORTABLE
             append._on_done = pending

@@ -134,7 +134,9 @@ class Connection(asyncio.Protocol):
         """Begin what need not wait; from the first request that must, a task goes on."""
         while self._arrived and not self._is_beginning and self._may_begin():
             try:
-                pending = begin_at_once(self._arrived[0], self._broker, on_settled=self._answer_at_once)
+                pending = begin_at_once(
+                    self._arrived[0], self._broker, connection=self._number, on_settled=self._answer_at_once
+                )
             except Exception as error:  # noqa: BLE001 - whatever it was, only this client is to suffer
                 self._close_unexpected(error)
                 return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Coroutine, Mapping
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -102,7 +102,9 @@ async def begin(content: bytes, broker: Broker, *, connection: int, client_host:
     return Pending(header, answer, version=header.version, decoded_bytes=context.memory.decoded_bytes)
 
 
-def begin_at_once(content: bytes, broker: Broker, *, on_settled: Callable[[], None]) -> UsualPending | None:
+def begin_at_once(
+    content: bytes, broker: Broker, *, connection: int, on_settled: Callable[[], None]
+) -> UsualPending | None:
     """Begin a request that need not wait for anything; None, nothing done, for any other."""
     if _usual_requests is None or not content.startswith(PRODUCE_KEY):
         return None
@@ -114,6 +116,7 @@ def begin_at_once(content: bytes, broker: Broker, *, on_settled: Callable[[], No
         fresh_since=clock.monotonic_seconds() - FRESH_SECONDS,
         now_ms=clock.now_ms(),
         max_plain_bytes=broker.settings.max_decompressed_message_bytes,
+        find_joined=partial(broker.transactions.find_joined, connection=connection),
         on_settled=on_settled,
     )
     if pending is not None:

@@ -281,12 +281,11 @@ def advance_script(
 
 
 def usual_script() -> tuple[bytes, ...]:
-    """A commit's string without transactions and business keys: what stands before, between and after its lists of
-    numbers, which are locks, advances and where they begin, states and where they begin."""
+    """A commit's string without business keys: what stands before, between and after its lists of numbers, which are
+    transactions, locks, advances and where they begin, extents, states and where they begin."""
     place = "\0"
-    script = statement("log/advance_partitions").format(
-        transactions="", locks=place, advances=place, advances_at=place, extents="", states=place, states_at=place
-    )
+    lists = ("transactions", "locks", "advances", "advances_at", "extents", "states", "states_at")
+    script = statement("log/advance_partitions").format(**dict.fromkeys(lists, place))
     return tuple(part.encode() for part in f"{BEGIN}; {script}; {statement('log/copy_messages')}; COMMIT".split(place))
 
 

@@ -48,7 +48,7 @@ class Gateway:
             database, writers=1, max_bytes=1 << 20, timeout_ms=timeout_ms, on_written=self.written.append
         )
 
-    def submit(self, key: PartitionKey, values: Sequence[bytes], **identity: int) -> asyncio.Future[Appended]:
+    def submit(self, key: PartitionKey, values: Sequence[bytes], **identity: Any) -> asyncio.Future[Appended]:
         done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
 
         def tell() -> None:
@@ -64,7 +64,7 @@ class Gateway:
         self.appends.submit(append)
         return done
 
-    async def append(self, key: PartitionKey, values: Sequence[bytes], **identity: int) -> int:
+    async def append(self, key: PartitionKey, values: Sequence[bytes], **identity: Any) -> int:
         async with asyncio.timeout(TIMEOUT_S):
             return (await self.submit(key, values, **identity)).base_offset
 
@@ -236,6 +236,145 @@ async def test_batch_and_its_retry_in_one_group_are_written_once(
     async with asyncio.timeout(TIMEOUT_S):
         assert [(await one).base_offset for one in done] == [0, 0, 1, 0, 2, 1]
     assert await values_of(database_url) == [b"0", b"1", b"2"]
+
+
+# --- transactions ----------------------------------------------------------------------------
+
+
+class OpenTransaction:
+    """A producer's transaction as other parts of a gateway leave it to the writers: begun, joined, ended."""
+
+    def __init__(self, session: psycopg.AsyncConnection[Any], producer_id: int, gateway: Gateway) -> None:
+        self._session = session
+        self._producer_id = producer_id
+        self._gateway = gateway
+        self.epoch = 0
+
+    async def begin(self, *keys: PartitionKey) -> None:
+        await self._session.execute(
+            "INSERT INTO kafka.transactions (transactional_id, producer_id, producer_epoch, transaction_timeout_ms,"
+            " state, started_at) VALUES ('t', %(id)s, %(epoch)s, 60000, 'Ongoing', now())"
+            " ON CONFLICT (transactional_id) DO UPDATE SET state = 'Ongoing', started_at = now()",
+            {"id": self._producer_id, "epoch": self.epoch},
+        )
+        for key in keys:
+            await self._session.execute(
+                "INSERT INTO kafka.transaction_partitions (producer_id, topic_id, partition) VALUES (%s, %s, %s)",
+                [self._producer_id, *key],
+            )
+        await self._session.commit()
+
+    async def commit(self) -> None:
+        """As KIP-890 has it: the next transaction has another epoch."""
+        self.epoch += 1
+        cursor = await self._session.execute(
+            "SELECT topic_id, partition, next_offset, last_stable_offset, leader_epoch"
+            " FROM kafka.end_transaction(%s, true, %s::smallint)",
+            [self._producer_id, self.epoch],
+        )
+        marked = await cursor.fetchall()
+        await self._session.commit()
+        for topic_id, partition, next_offset, stable, leader_epoch in marked:
+            state = PartitionState(0, stable, next_offset, leader_epoch)
+            self._gateway.appends.marked(PartitionKey(topic_id, partition), state)
+
+    def batch(self, sequence: int, *, epoch: int | None = None) -> dict[str, Any]:
+        epoch = self.epoch if epoch is None else epoch
+        return {"producer_id": self._producer_id, "epoch": epoch, "sequence": sequence, "is_transactional": True}
+
+
+@pytest.fixture
+async def begin(
+    start: Callable[..., Any],
+    key: PartitionKey,
+    producer_id: int,
+    holder: psycopg.AsyncConnection[Any],
+) -> tuple[Gateway, OpenTransaction]:
+    """A gateway that wrote two batches into an open transaction, the second by what it remembers of the first."""
+    await holder.execute(
+        "UPDATE kafka.producer_ids SET transactional_id = 't', transaction_timeout_ms = 60000 WHERE producer_id = %s",
+        [producer_id],
+    )
+    gateway = await start()
+    transaction = OpenTransaction(holder, producer_id, gateway)
+    await transaction.begin(key)
+    assert await gateway.append(key, [b"0"], **transaction.batch(0)) == 0
+    assert await gateway.append(key, [b"1", b"2"], **transaction.batch(1)) == 1
+    return gateway, transaction
+
+
+async def test_what_is_appended_to_an_open_transaction_is_part_of_it(
+    begin: tuple[Gateway, OpenTransaction], key: PartitionKey, holder: psycopg.AsyncConnection[Any], database_url: str
+) -> None:
+    gateway, transaction = begin
+    assert await gateway.append(key, [b"plain"]) == 3  # another producer's, behind the open transaction
+    assert await gateway.append(key, [b"3"], **transaction.batch(3)) == 4
+    cursor = await holder.execute(
+        "SELECT tp.first_offset, tp.last_offset, p.last_stable_offset, p.next_offset"
+        " FROM kafka.transaction_partitions tp JOIN kafka.partitions p USING (topic_id, partition)"
+    )
+    assert await cursor.fetchall() == [(0, 4, 0, 5)]
+    assert [written.state.last_stable_offset for written in gateway.written] == [0] * 4
+    await transaction.commit()
+    assert [row.sequence for row in await rows_of(database_url)] == [0, 1, 2, None, 3, None]
+
+
+async def test_the_next_transaction_goes_on_with_the_next_epoch(
+    begin: tuple[Gateway, OpenTransaction], key: PartitionKey, database_url: str
+) -> None:
+    gateway, transaction = begin
+    for number in range(1, 4):
+        await transaction.commit()
+        await transaction.begin(key)
+        base_offset = 2 * number + 2
+        assert await gateway.append(key, [b"a"], **transaction.batch(0)) == base_offset
+        # A retry, after which the producer goes on.
+        assert await gateway.append(key, [b"a"], **transaction.batch(0)) == base_offset
+    rows = await rows_of(database_url)
+    assert [(row.epoch, row.sequence) for row in rows if row.sequence is not None] == [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+        (1, 0),
+        (2, 0),
+        (3, 0),
+    ]
+
+
+async def test_nothing_is_appended_to_a_transaction_that_has_ended(
+    begin: tuple[Gateway, OpenTransaction], key: PartitionKey, database_url: str
+) -> None:
+    gateway, transaction = begin
+    late = transaction.batch(3)
+    await transaction.commit()
+    with pytest.raises(KafkaError):
+        await gateway.append(key, [b"late"], **late)
+    assert b"late" not in [row.value for row in await rows_of(database_url)]
+
+
+async def test_a_late_batch_does_not_slip_into_the_next_transaction_together_with_its_first_one(
+    begin: tuple[Gateway, OpenTransaction],
+    key: PartitionKey,
+    holder: psycopg.AsyncConnection[Any],
+    database_url: str,
+) -> None:
+    gateway, transaction = begin
+    other = PartitionKey(key.topic_id, 1)
+    assert await gateway.append(other, [b"0"]) == 0
+    async with await psycopg.AsyncConnection.connect(database_url) as blocker:
+        await blocker.execute("SELECT FROM kafka.partitions WHERE partition = 1 FOR UPDATE")
+        blocked = gateway.submit(other, [b"1"])
+        await until_waiting(database_url)
+        late = gateway.submit(key, [b"late"], **transaction.batch(3))
+        await transaction.commit()
+        await transaction.begin(key)
+        first = gateway.submit(key, [b"first"], **transaction.batch(0))
+    async with asyncio.timeout(TIMEOUT_S):
+        assert (await blocked).base_offset == 1
+        with pytest.raises(KafkaError):
+            await late
+        assert (await first).base_offset == 4
+    assert b"late" not in [row.value for row in await rows_of(database_url)]
 
 
 # --- topics that go --------------------------------------------------------------------------

@@ -48,9 +48,10 @@ def make_batch(
     sequence: int = -1,
     timestamp_ms: int | None = None,
     compression: int = 0,
+    is_transactional: bool = False,
 ) -> bytes:
     """One record batch (magic 2) with its checksum, as a client would send it."""
-    builder = DefaultRecordBatchBuilder(2, compression, False, producer_id, epoch, sequence, 1 << 24)
+    builder = DefaultRecordBatchBuilder(2, compression, is_transactional, producer_id, epoch, sequence, 1 << 24)
     now_ms = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
     for offset, value in enumerate(values):
         assert builder.append(offset, now_ms, None, value, []) is not None

@@ -10,10 +10,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords
 
-from tests.support.handmade import Outcome
+from tests.support.handmade import Outcome, make_batch
 from tests.support.wire_client import CLIENT_ID, WireClient, _build, message_class
 
 NONE = 0
@@ -81,11 +80,7 @@ class Read(NamedTuple):
 
 
 def transactional_batch(values: Sequence[bytes], producer: Producer, *, sequence: int) -> bytes:
-    builder = DefaultRecordBatchBuilder(2, 0, True, producer.id, producer.epoch, sequence, 1 << 24)
-    now_ms = int(time.time() * 1000)
-    for offset, value in enumerate(values):
-        assert builder.append(offset, now_ms, None, value, []) is not None
-    return bytes(builder.build())
+    return make_batch(values, producer_id=producer.id, epoch=producer.epoch, sequence=sequence, is_transactional=True)
 
 
 class TransactionConnection(WireClient):
@@ -309,10 +304,7 @@ class TransactionConnection(WireClient):
         return self.produce(transactional_id, {(topic, partition): batch}, version=version)[topic, partition]
 
     def write_plainly(self, topic: str, values: Sequence[bytes], *, partition: int = 0) -> Outcome:
-        builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 24)
-        for offset, value in enumerate(values):
-            builder.append(offset, int(time.time() * 1000), None, value, [])
-        return self.produce(None, {(topic, partition): bytes(builder.build())})[topic, partition]
+        return self.produce(None, {(topic, partition): make_batch(values)})[topic, partition]
 
     def fetch(
         self,

@@ -30,7 +30,8 @@ compiled = pytest.importorskip(
 
 LIMITS = BatchLimits(max_batch_bytes=1 << 20, max_decompressed_bytes=1 << 20)
 KEYS = [PartitionKey(7, 0), PartitionKey(7, 3), PartitionKey(2**31 - 1, 2**31 - 1)]
-PRODUCERS = [1000, 2**62]
+PRODUCERS = [1000, 2**62, 2**62 + 1]
+TRANSACTIONAL = {2**62, 2**62 + 1}
 UNKNOWN = PartitionKey(9, 9)
 GZIP = 1
 
@@ -56,7 +57,7 @@ def known(draw: st.DrawFn) -> tuple[States, Producers]:
             run_length = draw(st.sampled_from([*[1, 5] * 8, SEQUENCES - 1, SEQUENCES]))
             recent = tuple(WrittenBatch(*numbers) for numbers in draw(recents))
             state = ProducerState(draw(st.integers(0, 1)), last, run_length, recent) if draw(mostly) else None
-            is_transactional = not draw(mostly)
+            is_transactional = (producer_id in TRANSACTIONAL) == draw(mostly)
             entry = KnownProducer(state, may_be_forgotten=False, is_transactional=is_transactional)
             producers[key][ProducerKey(*key, producer_id)] = entry
     return states, producers
@@ -70,13 +71,16 @@ def groups(draw: st.DrawFn, states: States, producers: Producers) -> list[Append
     for _ in range(draw(st.integers(1, 8))):
         key = draw(st.sampled_from(KEYS)) if draw(mostly) else UNKNOWN
         values = draw(st.lists(st.binary(max_size=20), min_size=1, max_size=4))
-        identity: dict[str, int] = {}
+        identity: dict[str, Any] = {}
         if producer_id := draw(st.sampled_from([None, *PRODUCERS])):
             state = following.get(ProducerKey(*key, producer_id))
             epoch, sequence = (state.epoch, (state.last_sequence + 1) % SEQUENCES) if state is not None else (0, 0)
             if not draw(mostly):
                 epoch, sequence = epoch + draw(st.integers(0, 1)), draw(st.sampled_from([0, 3, 2**31 - 1]))
+            elif not draw(mostly):
+                epoch, sequence = epoch + 1, 0
             identity = {"producer_id": producer_id, "epoch": epoch, "sequence": sequence}
+            identity["is_transactional"] = (producer_id in TRANSACTIONAL) == draw(mostly)
             if state is not None:
                 last = (sequence + len(values) - 1) % SEQUENCES
                 following[ProducerKey(*key, producer_id)] = state._replace(epoch=epoch, last_sequence=last)
@@ -99,7 +103,8 @@ def plan_compiled(group: list[Append], states: States, producers: Producers, *, 
 
 def message_of(plan: Plan) -> bytes:
     """What `script_socket` sends for it."""
-    script = advance_script(plan.advances(), [], list(plan.producers_after.items()), locked=False)
+    extents = list(plan.extents.values())
+    script = advance_script(plan.advances(), extents, list(plan.producers_after.items()), locked=False)
     text = f"{BEGIN}; {script}; {statement('log/copy_messages')}; COMMIT".encode() + b"\0"
     message = b"Q" + struct.pack("!I", 4 + len(text)) + text
     for chunk in (COPY_HEADER, *plan.rows, COPY_TRAILER):
@@ -135,20 +140,35 @@ def test_what_is_usual_is_planned_alike(data: st.DataObject) -> None:
     plan.conclude(states)
     assert {key: states[key] for key in expected.after} == expected.after
     for producer_key, state in expected.producers_after.items():
-        assert producers[producer_key.partition_key][producer_key].state == state
+        entry = producers[producer_key.partition_key][producer_key]
+        assert entry.state == state
+        assert entry.is_transactional == (producer_key in {key for key, _ in expected.extents})
 
 
-def usual_case() -> tuple[list[Append], States, Producers]:
+def usual_case(*, is_transactional: bool = False) -> tuple[list[Append], States, Producers]:
     key, producer = KEYS[0], PRODUCERS[0]
     states = {key: PartitionState(0, 10, 10, 0)}
     state = ProducerState(0, 4, 5, (WrittenBatch(0, 4, 5, 1),))
-    producers = {key: {ProducerKey(*key, producer): KnownProducer(state, may_be_forgotten=False)}}
-    batch = decode_produced(make_batch([b"v"], producer_id=producer, epoch=0, sequence=5), LIMITS)
+    entry = KnownProducer(state, may_be_forgotten=False, is_transactional=is_transactional)
+    producers = {key: {ProducerKey(*key, producer): entry}}
+    identity = {"producer_id": producer, "epoch": 0, "sequence": 5}
+    batch = decode_produced(make_batch([b"v"], **identity, is_transactional=is_transactional), LIMITS)
     return [Append(key, batch, on_done=lambda: None, uses_log_append_time=False)], states, producers
 
 
-def test_the_next_batch_of_a_known_producer_is_usual() -> None:
-    assert plan_compiled(*usual_case()) is not None
+@pytest.mark.parametrize("is_transactional", [False, True])
+def test_the_next_batch_of_a_known_producer_is_usual(is_transactional: bool) -> None:
+    assert plan_compiled(*usual_case(is_transactional=is_transactional)) is not None
+
+
+def test_each_transaction_that_a_batch_says_it_is_part_of_is_proven() -> None:
+    group, states, producers = usual_case(is_transactional=True)
+    (append,) = group
+    later = append.batch._replace(producer_epoch=1, base_sequence=0)
+    group.append(Append(append.key, later, on_done=lambda: None, uses_log_append_time=False))
+    plan = plan_compiled(group, states, producers)
+    assert b"CALL kafka.advance_partitions('{1000,0,1000,1}'" in plan.message
+    assert plan.message == message_of(plan_by_python(group, states, producers))
 
 
 @pytest.mark.parametrize(
@@ -156,7 +176,7 @@ def test_the_next_batch_of_a_known_producer_is_usual() -> None:
     [
         pytest.param({"producer_id": -1, "producer_epoch": -1, "base_sequence": -1, "has_producer": False}, id="none"),
         pytest.param({"is_transactional": True}, id="transactional"),
-        pytest.param({"producer_epoch": 1}, id="another epoch"),
+        pytest.param({"producer_epoch": 1}, id="a new epoch that does not begin at 0"),
         pytest.param({"base_sequence": 0}, id="a duplicate"),
         pytest.param({"base_sequence": 7}, id="a gap"),
         pytest.param({"producer_id": 77}, id="an unknown producer"),

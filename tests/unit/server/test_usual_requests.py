@@ -40,6 +40,15 @@ CATALOG = SimpleNamespace(
     usual_by_id={IDS[name].bytes: topic for name, topic in TOPICS.items()},
 )
 BATCH = make_batch([b"one", b"two"], timestamp_ms=NOW_MS)
+NAME, PRODUCER_ID, EPOCH = "transactional", 5, 1
+IN_TRANSACTION = make_batch(
+    [b"three"], producer_id=PRODUCER_ID, epoch=EPOCH, sequence=0, timestamp_ms=NOW_MS, is_transactional=True
+)
+JOINED = {PartitionKey(FRESH.topic_id, 0), PartitionKey(FRESH.topic_id, 5)}
+
+
+def find_joined(transactional_id: str, producer_id: int, epoch: int, **_: bool) -> set[PartitionKey]:
+    return JOINED if (transactional_id, producer_id, epoch) == (NAME, PRODUCER_ID, EPOCH) else set()
 
 
 class Begun:
@@ -56,6 +65,7 @@ class Begun:
             fresh_since=5.0,
             now_ms=NOW_MS,
             max_plain_bytes=1 << 20,
+            find_joined=find_joined,
             on_settled=self.settle,
         )
 
@@ -75,7 +85,7 @@ def good_batches(content: bytes) -> list[tuple[PartitionKey, Any]] | None:
         _, body = decode_request(content, header)
     except MalformedRequest:
         return None
-    if body.transactional_id is not None or body.acks not in (-1, 1):
+    if body.acks not in (-1, 1):
         return None
     found = []
     for each in body.topic_data:
@@ -93,9 +103,15 @@ def good_batches(content: bytes) -> list[tuple[PartitionKey, Any]] | None:
                 return None
             is_late = batch.max_timestamp - NOW_MS > topic.timestamp_after_max_ms
             is_early = 0 <= batch.min_timestamp < NOW_MS - topic.timestamp_before_max_ms
-            if batch.is_transactional or is_late or is_early or (topic.needs_keys and batch.lacks_key):
+            if is_late or is_early or (topic.needs_keys and batch.lacks_key):
                 return None
-            found.append((PartitionKey(topic.topic_id, partition.index), batch))
+            key = PartitionKey(topic.topic_id, partition.index)
+            if batch.is_transactional and (
+                body.transactional_id is None
+                or key not in find_joined(body.transactional_id, batch.producer_id, batch.producer_epoch)
+            ):
+                return None
+            found.append((key, batch))
     return found
 
 
@@ -120,6 +136,8 @@ def require_alike(content: bytes) -> Begun:
 batches = st.sampled_from(
     [
         *[BATCH] * 30,
+        *[IN_TRANSACTION] * 3,
+        make_batch([b"x"], producer_id=6, epoch=1, sequence=0, timestamp_ms=NOW_MS, is_transactional=True),
         make_batch([b"x" * 50] * 3, producer_id=5, epoch=1, sequence=9, timestamp_ms=NOW_MS - 900),
         make_batch([b"late"], timestamp_ms=NOW_MS + 2_000),
         make_batch([b"early"], timestamp_ms=NOW_MS - 2_000),
@@ -138,7 +156,7 @@ versions = st.sampled_from([*range(3, NEWEST_VERSION + 1), *range(FIRST_FLEXIBLE
     versions,
     st.lists(st.tuples(st.sampled_from(["fresh"] * 20 + list(IDS)), partitions), max_size=3),
     st.none() | st.text("ab", max_size=5) | st.text(max_size=5),
-    st.sampled_from([*[None] * 9, "transactional"]),
+    st.sampled_from([*[None] * 9, NAME, "another"]),
     st.sampled_from([-1, -1, -1, 1, 1, 1, 0, 2, -2]),
 )
 def test_what_is_begun_is_what_the_long_way_would_queue(
@@ -171,6 +189,20 @@ def test_a_mutated_request_is_begun_as_the_long_way_would_or_left_to_it(
 def test_good_requests_of_flexible_versions_are_begun(version: int) -> None:
     begun = require_alike(request(version, [("fresh", [(0, BATCH)]), ("small", [(1, BATCH), (2, BATCH)])]))
     assert (begun.pending is not None) == (version >= FIRST_FLEXIBLE_VERSION)
+
+
+@given(
+    st.integers(FIRST_FLEXIBLE_VERSION, NEWEST_VERSION),
+    st.lists(st.tuples(st.sampled_from([0, 0, 5, 5, 1]), st.sampled_from([*[IN_TRANSACTION] * 6, BATCH])), min_size=1),
+    st.sampled_from([*[NAME] * 9, "another", "", "n\u00e4me", None]),
+)
+def test_a_transactional_request_is_begun_where_all_its_partitions_have_joined(
+    version: int, content: list[tuple[int, bytes | None]], transactional_id: str | None
+) -> None:
+    begun = require_alike(request(version, [("fresh", content)], transactional_id=transactional_id))
+    is_usual = transactional_id == NAME and all(index != 1 and batch is not BATCH for index, batch in content)
+    is_plain = transactional_id is None and all(batch is BATCH for _, batch in content)
+    assert (begun.pending is not None) == (is_usual or is_plain)
 
 
 @pytest.mark.parametrize("version", range(FIRST_FLEXIBLE_VERSION, NEWEST_VERSION + 1))
