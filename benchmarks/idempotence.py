@@ -35,7 +35,7 @@ def measure_idempotence(bench: Bench) -> None:
 
 
 def produce_prepared(bench: Bench, shape: Shape, guarantee: Guarantee) -> Run:
-    records = bench.workload.records[shape.record_bytes]
+    records = bench.workload.compared_records[shape.record_bytes]
     with bench.topic(shape.partitions) as topic:
         before = bench.stack.cpu_seconds()
         done = Prepared().produce(bench.stack.bootstrap, topic.name, shape, records, guarantee)
@@ -45,8 +45,8 @@ def produce_prepared(bench: Bench, shape: Shape, guarantee: Guarantee) -> Run:
 
 
 def produce_once(bench: Bench, client: Client, shape: Shape, guarantee: Guarantee) -> Run:
-    """Into a topic of its own, half of what other measurements send: there may be two of each."""
-    records = bench.workload.records[shape.record_bytes] // 2
+    """Into a topic of its own."""
+    records = bench.workload.compared_records[shape.record_bytes]
     with bench.topic(shape.partitions) as topic:
         produce = partial(client.produce, bench.stack.bootstrap, topic.name, shape, records, guarantee)
         run = bench.run(produce, records=records)
@@ -56,7 +56,7 @@ def produce_once(bench: Bench, client: Client, shape: Shape, guarantee: Guarante
 
 def produce_to_kafka(bench: Bench, kafka: ApacheKafka, client: Client, shape: Shape, guarantee: Guarantee) -> Run:
     """The same, into Apache Kafka."""
-    records = bench.workload.records[shape.record_bytes] // 2
+    records = bench.workload.compared_records[shape.record_bytes]
     with kafka.topic(shape.partitions) as topic:
         bench.stack.settle()
         kafka.settle()

@@ -69,6 +69,8 @@ class Workload:
     kafka_records: dict[int, int]
     """Per measurement next to Apache Kafka, by record size: more, because each is a JVM that gets going."""
     kafka_latency_seconds: int
+    compared_records: dict[int, int]
+    """Per run of a comparison of two ways to produce, by record size: a few percent drown in runs of a second."""
     commits: int
     """Small transactions whose commits are timed."""
     end_commits: dict[int, int]
@@ -96,6 +98,7 @@ DEFAULT = Workload(
     latency_seconds=8,
     kafka_records={100: 600_000, 1024: 150_000},
     kafka_latency_seconds=5,
+    compared_records={100: 1_000_000, 1024: 250_000},
     commits=300,
     end_commits={10: 20, 1_000: 20, 100_000: 5},
     group_load=GroupLoad(groups=1000, members=200, members_per_group=5, connections=20, seconds=10),
@@ -107,6 +110,7 @@ QUICK = Workload(
     latency_seconds=2,
     kafka_records={100: 50_000, 1024: 20_000},
     kafka_latency_seconds=2,
+    compared_records={100: 10_000, 1024: 5_000},
     commits=20,
     end_commits={10: 3, 1_000: 3, 10_000: 2},
     is_doubled=False,

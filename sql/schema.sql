@@ -3207,7 +3207,7 @@ ALTER TABLE ONLY kafka.producer_ids
     ADD CONSTRAINT producer_ids_pkey PRIMARY KEY (producer_id);
 
 ALTER TABLE ONLY kafka.producer_sequences
-    ADD CONSTRAINT producer_sequences_pkey PRIMARY KEY (producer_id, topic_id, partition_id);
+    ADD CONSTRAINT producer_sequences_pkey PRIMARY KEY (topic_id, partition_id, producer_id);
 
 ALTER TABLE ONLY kafka.state_buffer
     ADD CONSTRAINT state_buffer_pkey PRIMARY KEY (namespace, key, epoch, round, added_in);
@@ -3269,8 +3269,6 @@ CREATE INDEX messages_timestamp ON ONLY kafka.messages USING brin ("timestamp") 
 CREATE INDEX pipeline_positions_partition ON kafka.pipeline_positions USING btree (topic_id, partition);
 
 CREATE UNIQUE INDEX producer_ids_transactional_id ON kafka.producer_ids USING btree (transactional_id) WHERE (transactional_id IS NOT NULL);
-
-CREATE INDEX producer_sequences_partition ON kafka.producer_sequences USING btree (topic_id, partition_id);
 
 CREATE INDEX state_buffer_removed ON kafka.state_buffer USING btree (namespace, removed_in) WHERE (removed_in IS NOT NULL);
 

@@ -18,6 +18,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    PrimaryKeyConstraint,
     SmallInteger,
     Table,
     Text,
@@ -139,15 +140,15 @@ deleted_topics = Table(
 producer_sequences = Table(
     "producer_sequences",
     metadata,
-    Column("producer_id", BigInteger, primary_key=True),
+    Column("producer_id", BigInteger),
     Column("run_length", BigInteger, nullable=False),
     Column("updated_at", TimestampTz, nullable=False, server_default=Now),
-    Column("topic_id", ForeignKey(topics.c.topic_id, ondelete="CASCADE"), primary_key=True),
-    Column("partition_id", Integer, primary_key=True),
+    Column("topic_id", ForeignKey(topics.c.topic_id, ondelete="CASCADE")),
+    Column("partition_id", Integer),
     Column("last_sequence", Integer, nullable=False),
     Column("producer_epoch", SmallInteger, nullable=False),
     Column("batches", ARRAY(BigInteger), nullable=False),
-    Index("producer_sequences_partition", "topic_id", "partition_id"),
+    PrimaryKeyConstraint("topic_id", "partition_id", "producer_id"),
 )
 
 brokers = Table(

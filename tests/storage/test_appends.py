@@ -17,6 +17,8 @@ from gateway.broker import appends as appends_module
 from gateway.broker import plans as plans_module
 from gateway.broker.appends import Append, Appended, Appends
 from gateway.broker.plans import Written
+from gateway.domain.sequences import ProducerState
+from gateway.domain.sequences import Written as WrittenBatch
 from gateway.errors import (
     InvalidRecord,
     KafkaError,
@@ -27,8 +29,8 @@ from gateway.errors import (
 )
 from gateway.protocol.batches import BatchLimits, decode_produced
 from gateway.storage.database import Database
-from gateway.storage.keys import PartitionKey
-from gateway.storage.log import PartitionState
+from gateway.storage.keys import PartitionKey, ProducerKey
+from gateway.storage.log import PartitionState, advance_script
 from gateway.storage.script_socket import ScriptSocket
 from tests.support.auditor import require_nothing_held
 from tests.support.handmade import StoredRow, make_batch, stored_rows
@@ -236,6 +238,35 @@ async def test_batch_and_its_retry_in_one_group_are_written_once(
     async with asyncio.timeout(TIMEOUT_S):
         assert [(await one).base_offset for one in done] == [0, 0, 1, 0, 2, 1]
     assert await values_of(database_url) == [b"0", b"1", b"2"]
+
+
+# --- many producers --------------------------------------------------------------------------
+
+
+def test_a_producer_is_found_by_itself_however_many_others_came_since_the_session_began(
+    key: PartitionKey, producer_id: int, database_url: str
+) -> None:
+    others = 1000
+
+    def remember(producer_id: int, sequence: int) -> bytes:
+        state = ProducerState(0, sequence, 1, (WrittenBatch(sequence, sequence, sequence, 0),))
+        return advance_script([], [], [(ProducerKey(*key, producer_id), state)], locked=False).encode()
+
+    with psycopg.connect(database_url, autocommit=True) as session:
+        session.execute("ALTER TABLE kafka.producer_sequences SET (autovacuum_enabled = off)")
+        session.execute(remember(10**10, 0))  # plans are made, for a table that is empty
+        session.execute(
+            "INSERT INTO kafka.producer_sequences (producer_id, topic_id, partition_id, producer_epoch, last_sequence,"
+            " run_length, batches) SELECT 10^10 + n, %s, %s, 0, 0, 1, '{0,0,0,0}' FROM generate_series(1, %s) AS n",
+            [*key, others],
+        )
+        session.execute(remember(producer_id, 0))
+        with session.transaction():
+            session.execute(remember(producer_id, 1))
+            ((fetched,),) = session.execute(
+                "SELECT idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'producer_sequences'"
+            ).fetchall()
+    assert 1 <= fetched < others / 10
 
 
 # --- transactions ----------------------------------------------------------------------------
