@@ -47,7 +47,7 @@ def measure_against_kafka(bench: Bench) -> None:
     assert kafka is not None, "this part is left out where Kafka is missing"
     side_by_side = _SideBySide(bench, kafka, java)
     if bench.repetition == 0:
-        side_by_side.warm_up_kafka()
+        side_by_side.warm_up()
     side_by_side.measure_throughput()
     for client in bench.clients:
         side_by_side.measure_latency(client)
@@ -59,13 +59,15 @@ class _SideBySide:
     kafka: ApacheKafka
     java: JavaClient
 
-    def warm_up_kafka(self) -> None:
-        """A JVM compiles what it runs: unlike the gateway, a broker needs many records to become as fast as it is."""
+    def warm_up(self) -> None:
+        """A JVM compiles what it runs, and needs many records to become as fast as it is. A new PostgreSQL makes the
+        files of its log as it comes to them, and uses them again later."""
         for shape in self.bench.workload.shapes:
             records = DEFAULT.kafka_records[shape.record_bytes]
-            with self.kafka.topic(shape.partitions) as topic:
-                self.java.produce(self.kafka.bootstrap, topic, shape, records)
-                self.java.consume(self.kafka.bootstrap, topic, shape, records)
+            with self.kafka.topic(shape.partitions) as theirs, self.bench.topic(shape.partitions) as ours:
+                for bootstrap, topic in ((self.kafka.bootstrap, theirs), (self.bench.stack.bootstrap, ours.name)):
+                    self.java.produce(bootstrap, topic, shape, records)
+                    self.java.consume(bootstrap, topic, shape, records)
 
     def measure_throughput(self) -> None:
         with ExitStack() as topics:
