@@ -171,7 +171,7 @@ def _sections(results: Results) -> Iterator[tuple[Part, Section]]:
     for part, build in BUILDERS.items():
         section = build(results)
         if any(rows for _, rows in section.tables):
-            counted = "kafka_records" if part is Part.KAFKA else "records"
+            counted = COUNTED.get(part, "records")
             section.sentences.append(_facts(results, results.environment[counted]))
             yield part, section
 
@@ -392,6 +392,14 @@ def _throughput_rows(results: Results, *activities: str) -> list[Row]:
             )
         )
     return rows
+
+
+COUNTED = {
+    Part.KAFKA: "kafka_records",
+    Part.IDEMPOTENCE: "compared_records",
+    Part.TRANSACTIONS: "compared_records",
+}
+"""How many records a part's measurements have, where it is not the usual number."""
 
 
 def _facts(results: Results, records: dict[str, int]) -> str:

@@ -84,6 +84,7 @@ def _environment(stack: Stack, clients: Sequence[Client], workload: Workload) ->
         "repetitions": workload.repetitions,
         "records": {str(size): count for size, count in workload.records.items()},
         "kafka_records": {str(size): count for size, count in workload.kafka_records.items()},
+        "compared_records": {str(size): count for size, count in workload.compared_records.items()},
         "kafka_latency": f"{workload.latency_rate:,} records/s of {workload.latency_shape}, "
         f"{workload.kafka_latency_seconds} s each",
         "latency": f"{workload.latency_rate:,} records/s of {workload.latency_shape}, "

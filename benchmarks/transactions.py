@@ -44,7 +44,7 @@ def _measure_producing(bench: Bench) -> None:
 def _measure_isolation(bench: Bench) -> None:
     """Both levels read the same topic, whose records are in transactions, from memory and from rows."""
     stack, shape = bench.stack, bench.workload.isolation_shape
-    records = bench.workload.records[shape.record_bytes]
+    records = bench.workload.compared_records[shape.record_bytes]
 
     def consume(client: Client, topic: Topic, isolation: Isolation) -> Run:
         read = partial(client.consume, stack.bootstrap, topic.name, shape, records, isolation)

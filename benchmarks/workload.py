@@ -70,7 +70,7 @@ class Workload:
     """Per measurement next to Apache Kafka, by record size: more, because each is a JVM that gets going."""
     kafka_latency_seconds: int
     compared_records: dict[int, int]
-    """Per run of a comparison of two ways to produce, by record size: a few percent drown in runs of a second."""
+    """Per run of idempotence and transactions, by record size: a few percent drown in runs of a second."""
     commits: int
     """Small transactions whose commits are timed."""
     end_commits: dict[int, int]

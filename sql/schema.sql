@@ -3207,7 +3207,7 @@ ALTER TABLE ONLY kafka.producer_ids
     ADD CONSTRAINT producer_ids_pkey PRIMARY KEY (producer_id);
 
 ALTER TABLE ONLY kafka.producer_sequences
-    ADD CONSTRAINT producer_sequences_pkey PRIMARY KEY (topic_id, partition_id, producer_id);
+    ADD CONSTRAINT producer_sequences_pkey PRIMARY KEY (producer_id, topic_id, partition_id);
 
 ALTER TABLE ONLY kafka.state_buffer
     ADD CONSTRAINT state_buffer_pkey PRIMARY KEY (namespace, key, epoch, round, added_in);
@@ -3270,6 +3270,8 @@ CREATE INDEX pipeline_positions_partition ON kafka.pipeline_positions USING btre
 
 CREATE UNIQUE INDEX producer_ids_transactional_id ON kafka.producer_ids USING btree (transactional_id) WHERE (transactional_id IS NOT NULL);
 
+CREATE INDEX producer_sequences_partition ON kafka.producer_sequences USING btree (topic_id, partition_id, producer_id);
+
 CREATE INDEX state_buffer_removed ON kafka.state_buffer USING btree (namespace, removed_in) WHERE (removed_in IS NOT NULL);
 
 CREATE UNIQUE INDEX state_buffer_waiting ON kafka.state_buffer USING btree (namespace, epoch, round, key) WHERE (removed_in IS NULL);
@@ -3278,9 +3280,9 @@ CREATE INDEX state_namespaces_pipeline ON kafka.state_namespaces USING btree (pi
 
 CREATE INDEX transaction_offsets_group ON kafka.transaction_offsets USING btree (group_id, topic_id, partition);
 
-CREATE INDEX transaction_partitions_partition ON kafka.transaction_partitions USING btree (topic_id, partition);
+CREATE INDEX transaction_partitions_partition ON kafka.transaction_partitions USING btree (topic_id, partition, producer_id);
 
-CREATE INDEX transactions_open ON kafka.transactions USING btree (started_at) WHERE (state = 'Ongoing'::text);
+CREATE INDEX transactions_open ON kafka.transactions USING btree (producer_id) WHERE (state = 'Ongoing'::text);
 
 CREATE TRIGGER transactions_settle_keys AFTER UPDATE OF state ON kafka.transactions FOR EACH ROW WHEN (((old.state = 'Ongoing'::text) AND (new.state <> 'Ongoing'::text))) EXECUTE FUNCTION kafka.settle_keys();
 

@@ -186,16 +186,17 @@ cdef class UsualPlan:
         newest_ms = (<Scan>batch[RECORDS]).max_timestamp
         if has_producer:
             producer_key = append.producer_key
+            of_partition = producers.get(key)
+            if of_partition is None or len(of_partition) > max_producers:
+                return False
+            entry = of_partition.get(producer_key)
+            # A producer with a transactional id writes inside transactions only, its second batch in a group as well.
+            if entry is None or <bint>entry[2] != is_transactional:
+                return False
+            self._producers[key] = of_partition
             found = self._producers_after.get(producer_key)
             if found is None:
-                of_partition = producers.get(key)
-                if of_partition is None or len(of_partition) > max_producers:
-                    return False
-                found = of_partition.get(producer_key)
-                if found is None or <bint>found[2] != is_transactional:  # whether it has a transactional id
-                    return False
-                self._producers[key] = of_partition
-                found = found[0]
+                found = entry[0]
                 if found is None:
                     return False
             known = <tuple>found  # epoch, last sequence, run length, recent batches

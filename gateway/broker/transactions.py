@@ -228,8 +228,9 @@ class Transactions:
     def find_joined(
         self, transactional_id: str, producer_id: int, epoch: int, *, adds_by_producing: bool, connection: int
     ) -> Container[PartitionKey]:
-        """Where the producer may append without anything being asked first. What `add_implicitly` or, for clients that
-        add partitions by themselves, `hear` and `require_name` would let pass at once; the append itself proves it."""
+        """Where the producer may append without anything being asked first: what `add_implicitly` or, for clients that
+        add partitions by themselves, `hear` and `require_name` let pass at once. The append itself proves it. A client
+        that adds them by itself is heard over this connection by asking."""
         if adds_by_producing:
             return self._added.get((transactional_id, Producer(producer_id, epoch)), NONE)
         if self._names.get(producer_id) != transactional_id:

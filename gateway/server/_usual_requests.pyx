@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, embedsignature=False
 """Produce requests as nearly all of them are, begun and answered by compiled code: a flexible version, nothing tagged,
-topics that were looked at lately, good batches that are not compressed and, if they are transactional, for partitions
-that are known to have joined.
+topics that were looked at lately, good batches that are not compressed and, if they are transactional, need not ask for
+anything to be part of their transaction.
 
 What is begun here, `handlers/produce.py` begins alike; any other request is left to it, nothing done.
 """
@@ -217,9 +217,9 @@ def begin_usual(
     bytes content not None, catalog, submit, *, versions, double fresh_since, int64_t now_ms, Py_ssize_t max_plain_bytes,
     find_joined, on_settled
 ):
-    """Begin a request of the usual kind; None, nothing done, for any other.
+    """Begin a request of the usual kind; None, nothing begun, for any other.
 
-    `find_joined`: which partitions have joined the transaction of an id, producer id and epoch; `adds_by_producing` says
+    `find_joined`: to which partitions a transactional id, producer id and epoch may append; `adds_by_producing` says
     whether the client leaves it to the broker to add them.
     """
     cdef UsualPending pending
@@ -319,6 +319,14 @@ cdef bint read(
             )
             if fields is None or <bint>(<tuple>fields)[IS_TRANSACTIONAL] != (transactional_id is not None):
                 return False
+            records = <Scan>(<tuple>fields)[RECORDS]
+            oldest_ms = records.min_timestamp
+            if (
+                records.max_timestamp - now_ms > <int64_t>topic[5]
+                or (oldest_ms >= 0 and now_ms - oldest_ms > <int64_t>topic[6])
+                or (topic[7] and records.lacks_key)
+            ):
+                return False
             key = make_tuple(PartitionKey, (topic[1], index))
             if transactional_id is not None:
                 of_batch = ((<tuple>fields)[PRODUCER_ID], (<tuple>fields)[PRODUCER_EPOCH])
@@ -329,14 +337,6 @@ cdef bint read(
                     )
                 if key not in joined:
                     return False
-            records = <Scan>(<tuple>fields)[RECORDS]
-            oldest_ms = records.min_timestamp
-            if (
-                records.max_timestamp - now_ms > <int64_t>topic[5]
-                or (oldest_ms >= 0 and now_ms - oldest_ms > <int64_t>topic[6])
-                or (topic[7] and records.lacks_key)
-            ):
-                return False
             append = Append.__new__(Append)
             append.key = key
             append.batch = make_tuple(ProducedBatch, fields)

@@ -105,7 +105,7 @@ async def begin(content: bytes, broker: Broker, *, connection: int, client_host:
 def begin_at_once(
     content: bytes, broker: Broker, *, connection: int, on_settled: Callable[[], None]
 ) -> UsualPending | None:
-    """Begin a request that need not wait for anything; None, nothing done, for any other."""
+    """Begin a request that need not wait for anything; None, nothing begun, for any other."""
     if _usual_requests is None or not content.startswith(PRODUCE_KEY):
         return None
     pending: UsualPending | None = _usual_requests.begin_usual(

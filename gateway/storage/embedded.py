@@ -69,7 +69,7 @@ CLUSTER_SETTINGS = {
 
 MEMORY_SETTINGS = {
     # Of glibc, where it is used. A commit's rows are some hundred kilobytes, which it would give back to the kernel
-    # after each one and fetch again, page by page, for the next: a tenth of the CPU of a session that appends.
+    # after each one and fetch again, page by page, for the next: 3 to 9 % of the CPU of a session that appends.
     "MALLOC_TRIM_THRESHOLD_": str(32 * 2**20),
     "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
     "MALLOC_TOP_PAD_": str(2**20),

@@ -18,7 +18,6 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
-    PrimaryKeyConstraint,
     SmallInteger,
     Table,
     Text,
@@ -140,15 +139,15 @@ deleted_topics = Table(
 producer_sequences = Table(
     "producer_sequences",
     metadata,
-    Column("producer_id", BigInteger),
+    Column("producer_id", BigInteger, primary_key=True),
     Column("run_length", BigInteger, nullable=False),
     Column("updated_at", TimestampTz, nullable=False, server_default=Now),
-    Column("topic_id", ForeignKey(topics.c.topic_id, ondelete="CASCADE")),
-    Column("partition_id", Integer),
+    Column("topic_id", ForeignKey(topics.c.topic_id, ondelete="CASCADE"), primary_key=True),
+    Column("partition_id", Integer, primary_key=True),
     Column("last_sequence", Integer, nullable=False),
     Column("producer_epoch", SmallInteger, nullable=False),
     Column("batches", ARRAY(BigInteger), nullable=False),
-    PrimaryKeyConstraint("topic_id", "partition_id", "producer_id"),
+    Index("producer_sequences_partition", "topic_id", "partition_id", "producer_id"),
 )
 
 brokers = Table(
@@ -243,7 +242,7 @@ transactions = Table(
     Column("transactional_id", Text(collation="C"), primary_key=True),
     Column("state", Text, nullable=False, server_default=text("'Empty'")),
     Column("client_id", Text),
-    Index("transactions_open", "started_at", postgresql_where=text("state = 'Ongoing'")),
+    Index("transactions_open", "producer_id", postgresql_where=text("state = 'Ongoing'")),
 )
 
 transaction_partitions = Table(
@@ -254,7 +253,7 @@ transaction_partitions = Table(
     Column("last_offset", BigInteger),
     Column("topic_id", ForeignKey(topics.c.topic_id, ondelete="CASCADE"), primary_key=True),
     Column("partition", Integer, primary_key=True),
-    Index("transaction_partitions_partition", "topic_id", "partition"),
+    Index("transaction_partitions_partition", "topic_id", "partition", "producer_id"),
 )
 
 transaction_offsets = Table(

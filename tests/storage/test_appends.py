@@ -32,6 +32,7 @@ from gateway.storage.database import Database
 from gateway.storage.keys import PartitionKey, ProducerKey
 from gateway.storage.log import PartitionState, advance_script
 from gateway.storage.script_socket import ScriptSocket
+from gateway.storage.transactions import Extent
 from tests.support.auditor import require_nothing_held
 from tests.support.handmade import StoredRow, make_batch, stored_rows
 from tests.support.transcoders import compiled_only
@@ -246,27 +247,45 @@ async def test_batch_and_its_retry_in_one_group_are_written_once(
 def test_a_producer_is_found_by_itself_however_many_others_came_since_the_session_began(
     key: PartitionKey, producer_id: int, database_url: str
 ) -> None:
-    others = 1000
+    """What it wrote last, its transaction, and the transaction's partition."""
+    others, first = 1000, 10**10
 
-    def remember(producer_id: int, sequence: int) -> bytes:
+    def write(producer_id: int, sequence: int) -> bytes:
         state = ProducerState(0, sequence, 1, (WrittenBatch(sequence, sequence, sequence, 0),))
-        return advance_script([], [], [(ProducerKey(*key, producer_id), state)], locked=False).encode()
+        extent = Extent(ProducerKey(*key, producer_id), 0, sequence, sequence)
+        return advance_script([], [extent], [(extent.key, state)], locked=False).encode()
+
+    def begin(session: psycopg.Connection[Any], producers: Sequence[int]) -> None:
+        session.execute(
+            "WITH begun AS (INSERT INTO kafka.transactions (transactional_id, producer_id, producer_epoch,"
+            " transaction_timeout_ms, state, started_at)"
+            " SELECT n::text, n, 0, 60000, 'Ongoing', now() FROM unnest(%s::bigint[]) AS n RETURNING producer_id)"
+            " INSERT INTO kafka.transaction_partitions (producer_id, topic_id, partition)"
+            " SELECT producer_id, %s, %s FROM begun",
+            [list(producers), *key],
+        )
 
     with psycopg.connect(database_url, autocommit=True) as session:
-        session.execute("ALTER TABLE kafka.producer_sequences SET (autovacuum_enabled = off)")
-        session.execute(remember(10**10, 0))  # plans are made, for a table that is empty
+        for table in ("producer_sequences", "transactions", "transaction_partitions"):
+            session.execute(f"ALTER TABLE kafka.{table} SET (autovacuum_enabled = off)".encode())
+        begin(session, [first])
+        session.execute(write(first, 0))  # plans are made, for tables that are nearly empty
+        begin(session, range(first + 1, first + others))
         session.execute(
             "INSERT INTO kafka.producer_sequences (producer_id, topic_id, partition_id, producer_epoch, last_sequence,"
-            " run_length, batches) SELECT 10^10 + n, %s, %s, 0, 0, 1, '{0,0,0,0}' FROM generate_series(1, %s) AS n",
-            [*key, others],
+            " run_length, batches) SELECT n, %s, %s, 0, 0, 1, '{0,0,0,0}' FROM generate_series(%s::bigint, %s) AS n",
+            [*key, first + 1, first + others],
         )
-        session.execute(remember(producer_id, 0))
+        begin(session, [producer_id])
+        session.execute(write(producer_id, 0))
         with session.transaction():
-            session.execute(remember(producer_id, 1))
-            ((fetched,),) = session.execute(
-                "SELECT idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'producer_sequences'"
+            session.execute(write(producer_id, 1))
+            fetched = session.execute(
+                "SELECT relname, idx_tup_fetch FROM pg_stat_xact_user_tables WHERE schemaname = 'kafka'"
+                " AND relname IN ('producer_sequences', 'transactions', 'transaction_partitions')"
             ).fetchall()
-    assert 1 <= fetched < others / 10
+    assert len(fetched) == 3
+    assert all(1 <= count < others / 10 for _, count in fetched), fetched
 
 
 # --- transactions ----------------------------------------------------------------------------
@@ -348,6 +367,27 @@ async def test_what_is_appended_to_an_open_transaction_is_part_of_it(
     assert [written.state.last_stable_offset for written in gateway.written] == [0] * 4
     await transaction.commit()
     assert [row.sequence for row in await rows_of(database_url)] == [0, 1, 2, None, 3, None]
+
+
+@compiled_only
+@pytest.mark.parametrize("start", ["compiled"], indirect=True)
+async def test_what_is_appended_to_a_known_transaction_is_planned_by_compiled_code(
+    begin: tuple[Gateway, OpenTransaction], key: PartitionKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway, transaction = begin
+    plans: list[Any] = []
+
+    def spy(*arguments: Any, plan: Callable[..., Any] = appends_module.plan_usual, **keywords: Any) -> Any:
+        plans.append(plan(*arguments, **keywords))
+        return plans[-1]
+
+    monkeypatch.setattr(appends_module, "plan_usual", spy)
+    await gateway.append(key, [b"3"], **transaction.batch(3))
+    await transaction.commit()
+    await transaction.begin(key)
+    await gateway.append(key, [b"0"], **transaction.batch(0))
+    assert len(plans) == 2
+    assert None not in plans
 
 
 async def test_the_next_transaction_goes_on_with_the_next_epoch(

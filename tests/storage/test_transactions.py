@@ -260,14 +260,46 @@ def test_ends_over_the_same_partitions_do_not_deadlock(
 # --- time ------------------------------------------------------------------------------------
 
 
-def _transactions(database: Database, *, on_marked: Callable[[Marked, bytes], None] | None = None) -> Transactions:
+def _transactions(
+    database: Database,
+    *,
+    on_marked: Callable[[Marked, bytes], None] | None = None,
+    connections: NewestConnections | None = None,
+) -> Transactions:
     return Transactions(
         database,
         max_timeout_ms=900_000,
         max_open_per_client=100,
         on_marked=on_marked or (lambda *_: None),
-        connections=NewestConnections(gateway=1),
+        connections=connections or NewestConnections(gateway=1),
     )
+
+
+async def test_a_producer_appends_without_asking_where_it_has_asked_before(database: Database, topic_id: int) -> None:
+    connections = NewestConnections(gateway=1)
+    older, newer = connections.accept(), connections.accept()
+    transactions = _transactions(database, connections=connections)
+    producer = await transactions.init("a", Producer(-1, -1), timeout_ms=60_000, client_id=None)
+    key, other = PartitionKey(topic_id, 0), PartitionKey(topic_id, 1)
+
+    def may_append(key: PartitionKey, name: str = "a", *, epoch: int = 0, adds: bool, connection: int = newer) -> bool:
+        return key in transactions.find_joined(name, producer.id, epoch, adds_by_producing=adds, connection=connection)
+
+    assert not may_append(key, adds=True)
+    await transactions.add_implicitly("a", producer, key, list, client_id=None)
+    assert may_append(key, adds=True)
+    assert not may_append(other, adds=True)
+    assert not may_append(key, "b", adds=True)
+    assert not may_append(key, epoch=1, adds=True)
+    await transactions.end("a", producer, commit=True, bump_epoch=True)
+    assert not may_append(key, adds=True)
+
+    assert not may_append(key, adds=False)  # whose producer it is nobody has asked yet
+    await transactions.require_name("a", producer.id)
+    assert may_append(key, adds=False, connection=older)
+    assert may_append(key, adds=False)
+    assert not may_append(key, "b", adds=False)
+    assert not may_append(key, adds=False, connection=older)  # it has a newer one
 
 
 async def test_sweepers_of_several_gateways_abort_each_transaction_once(

@@ -33,6 +33,7 @@ ENVIRONMENT = {
     "repetitions": 3,
     "records": {"1024": 1000},
     "kafka_records": {"1024": 2000},
+    "compared_records": {"1024": 3000},
     "kafka_latency": "1,000 records/s",
     "latency": "1,000 records/s",
     "commits": "300 transactions",

@@ -14,7 +14,7 @@ from gateway.broker.append_queue import Append, Appended
 from gateway.broker.plans import Plan, Written
 from gateway.domain.sequences import SEQUENCES, ProducerState
 from gateway.domain.sequences import Written as WrittenBatch
-from gateway.errors import OutOfOrderSequence
+from gateway.errors import InvalidTxnState, OutOfOrderSequence
 from gateway.protocol import plain_transcoder, transcoder
 from gateway.protocol.batches import BatchLimits, decode_produced
 from gateway.protocol.copy_rows import COPY_HEADER, COPY_TRAILER
@@ -175,7 +175,7 @@ def test_each_transaction_that_a_batch_says_it_is_part_of_is_proven() -> None:
     "change",
     [
         pytest.param({"producer_id": -1, "producer_epoch": -1, "base_sequence": -1, "has_producer": False}, id="none"),
-        pytest.param({"is_transactional": True}, id="transactional"),
+        pytest.param({"base_sequence": 6, "is_transactional": True}, id="in a transaction"),
         pytest.param({"producer_epoch": 1}, id="a new epoch that does not begin at 0"),
         pytest.param({"base_sequence": 0}, id="a duplicate"),
         pytest.param({"base_sequence": 7}, id="a gap"),
@@ -187,6 +187,15 @@ def test_a_batch_is_left_to_python_unless_it_is_the_next_one(change: dict[str, A
     other = Append(append.key, append.batch._replace(**change), on_done=lambda: None, uses_log_append_time=False)
     is_usual = plan_compiled([append, other], states, producers) is not None
     assert is_usual == (change.get("producer_id") == -1)
+
+
+def test_a_plain_batch_of_a_transactional_producer_is_left_to_python_behind_one_in_its_transaction() -> None:
+    group, states, producers = usual_case(is_transactional=True)
+    (append,) = group
+    plain = append.batch._replace(base_sequence=6, is_transactional=False)
+    group.append(Append(append.key, plain, on_done=lambda: None, uses_log_append_time=False))
+    assert [type(error) for _, error in plan_by_python(group, states, producers).refused] == [InvalidTxnState]
+    assert plan_compiled(group, states, producers) is None
 
 
 def test_a_group_is_left_to_python_where_too_many_producers_are_known() -> None:

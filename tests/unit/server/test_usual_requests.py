@@ -47,7 +47,7 @@ IN_TRANSACTION = make_batch(
 JOINED = {PartitionKey(FRESH.topic_id, 0), PartitionKey(FRESH.topic_id, 5)}
 
 
-def find_joined(transactional_id: str, producer_id: int, epoch: int, **_: bool) -> set[PartitionKey]:
+def find_joined(transactional_id: str, producer_id: int, epoch: int) -> set[PartitionKey]:
     return JOINED if (transactional_id, producer_id, epoch) == (NAME, PRODUCER_ID, EPOCH) else set()
 
 
@@ -55,6 +55,7 @@ class Begun:
     """What became of a request."""
 
     def __init__(self, content: bytes) -> None:
+        self._version = decode_header(content).version if len(content) >= 8 else 0
         self.submitted: list[Append] = []
         self.was_settled = False
         self.pending = compiled.begin_usual(
@@ -65,12 +66,16 @@ class Begun:
             fresh_since=5.0,
             now_ms=NOW_MS,
             max_plain_bytes=1 << 20,
-            find_joined=find_joined,
+            find_joined=self.find_joined,
             on_settled=self.settle,
         )
 
     def settle(self) -> None:
         self.was_settled = True
+
+    def find_joined(self, *producer: Any, adds_by_producing: bool) -> set[PartitionKey]:
+        assert adds_by_producing == (self._version >= 12)
+        return find_joined(*producer)
 
 
 def request(version: int, content: list[tuple[str, list[tuple[int, bytes | None]]]], **others: Any) -> bytes:
