@@ -42,12 +42,13 @@ def is_passing(error: BaseException, database: PipelineDatabase) -> bool:
 
 
 def describe(error: BaseException) -> str:
-    """One line: the innermost cause, which Spark puts below its own stack."""
+    """One line: the innermost cause that has a message; Spark puts causes below its own stack."""
     text = str(error).strip()
     if isinstance(error, PipelineError):
         return text
     if causes := CAUSE.findall(text):
-        return _short(causes[-1])
+        # The innermost of a lost connection is a bare java.io.EOFException, which tells nobody anything.
+        return _short(next((cause for cause in reversed(causes) if ": " in cause), causes[-1]))
     if "Traceback (most recent call last)" in text and (raised := RAISED.findall(text.split("Traceback", 1)[1])):
         return _short(raised[-1])
     return _short(f"{type(error).__name__}: {(text.splitlines() or [''])[0]}")

@@ -260,9 +260,10 @@ class Runner:
         """What to tell of a failure; noted in kafka.pipelines too, where the database can be reached."""
         if isinstance(error, PipelineError):
             told = error
-        elif isinstance(error, psycopg.OperationalError):
+        elif is_passing(error, self._run.database):
             told = DatabaseUnavailable(
-                f"The database was lost: {describe(error)}. Nothing was written by halves; run the pipeline again."
+                f"The database was lost or busy: {describe(error)}. Nothing was written by halves; run the pipeline "
+                "again."
             )
         else:
             log.error("pipeline's batch failed", pipeline=self.pipeline, exc_info=error)
