@@ -32,6 +32,7 @@ from gateway.storage.keys import PartitionKey, ProducerKey
 from gateway.storage.log import KeysTaken, LogConnection, PartitionMoved, PartitionState, usual_script
 from gateway.storage.producers import KnownProducer
 from gateway.storage.transactions import AppendableTransaction
+from gateway.tasks import end_task
 from gateway.telemetry import metrics
 
 __all__ = ["Append", "Appended", "Appends"]
@@ -102,8 +103,7 @@ class _Writer:
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await end_task(self._task)
         if self._connection is not None:
             await self._connection.close()
 

@@ -18,6 +18,7 @@ from gateway.errors import CoordinatorNotAvailable, StartupError
 from gateway.storage.brokers import BrokerConnection
 from gateway.storage.database import Database
 from gateway.storage.failures import DATABASE_ERRORS
+from gateway.tasks import end_task
 
 __all__ = ["Cluster"]
 
@@ -106,9 +107,7 @@ class Cluster:
 
     async def leave(self) -> None:
         """Tell the others that we go, so that they need not wait for our silence. Clients are told of them only."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_task(self._task)
         was_member, self._lives_until = self.is_member, 0.0
         if len(self._nodes) > 1:
             self._learn(node for node in self.nodes if node != self._node)

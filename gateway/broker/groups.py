@@ -63,6 +63,7 @@ from gateway.storage.failures import DATABASE_ERRORS
 from gateway.storage.groups import ListedGroup
 from gateway.storage.keys import PartitionKey
 from gateway.storage.offsets import CommittedOffset, NamedOffset, OffsetToCommit
+from gateway.tasks import end_task
 
 __all__ = ["ConsumerDescription", "Description", "Groups", "new_member_id"]
 
@@ -163,9 +164,7 @@ class Groups:
 
     async def stop(self) -> None:
         self.release()
-        if self._tick_task is not None:
-            self._tick_task.cancel()
-            await asyncio.gather(self._tick_task, return_exceptions=True)
+        await end_task(self._tick_task)
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._commits.stop()
 

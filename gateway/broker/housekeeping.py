@@ -11,6 +11,7 @@ from gateway.storage.database import Database, Transaction
 from gateway.storage.failures import DATABASE_ERRORS
 from gateway.storage.idempotency import count_unsettled
 from gateway.storage.locks import HOUSEKEEPING
+from gateway.tasks import end_task
 from gateway.telemetry import metrics
 
 __all__ = ["Housekeeping"]
@@ -54,9 +55,7 @@ class Housekeeping:
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_task(self._task)
 
     def wake(self) -> None:
         """There is something to do: do not wait for the next round."""

@@ -17,6 +17,7 @@ from gateway.storage.database import Database
 from gateway.storage.failures import DATABASE_ERRORS
 from gateway.storage.keys import PartitionKey
 from gateway.storage.log import PartitionState, load_partitions
+from gateway.tasks import end_task
 
 __all__ = ["Positions"]
 
@@ -42,9 +43,7 @@ class Positions:
         self._poller = asyncio.create_task(self._poll())
 
     async def stop(self) -> None:
-        if self._poller is not None:
-            self._poller.cancel()
-            await asyncio.gather(self._poller, return_exceptions=True)
+        await end_task(self._poller)
 
     @property
     def is_closing(self) -> bool:

@@ -43,6 +43,7 @@ from gateway.storage.failures import DATABASE_ERRORS, HELD_ERRORS, until_undistu
 from gateway.storage.groups import hold_claim
 from gateway.storage.keys import PartitionKey
 from gateway.storage.transactions import Marked, PendingOffset
+from gateway.tasks import end_task
 from gateway.telemetry import metrics
 
 __all__ = ["Transactions", "control_batch"]
@@ -97,9 +98,7 @@ class Transactions:
         self._sweeper = asyncio.create_task(self._sweep())
 
     async def stop(self) -> None:
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            await asyncio.gather(self._sweeper, return_exceptions=True)
+        await end_task(self._sweeper)
 
     async def expect(self, transactional_ids: Sequence[str]) -> None:
         """Clients were told to come here with these ids: the connections they open now are listened to at once.
