@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from benchmarks.apache_kafka import ApacheKafka
-from benchmarks.clients import Client, ClientFailed, Prepared
+from benchmarks.clients import Client, ClientFailed
 from benchmarks.results import Case, Results, Run
 from benchmarks.stack import Stack, Topic
 from benchmarks.workload import Part, Shape, Workload
@@ -61,13 +61,12 @@ class Bench:
 
     def compare(
         self,
-        client: Client | Prepared,
+        client: Client,
         shape: Shape,
         base: Leg,
         other: Leg,
         *,
         is_doubled: bool = False,
-        broker: str = "",
     ) -> None:
         """Run both. Doubled, in the order base, other, other, base: what grows or fades meanwhile falls on both
         alike. Otherwise every second repetition turns the order round.
@@ -79,7 +78,7 @@ class Bench:
         for leg in order:
             done[leg.activity].append(leg.run())
         for activity, runs in done.items():
-            self.record(Case(activity, client.name, shape, broker), Run.joined(runs))
+            self.record(Case(activity, client.name, shape), Run.joined(runs))
 
     def require_rows(self, topic: Topic, records: int) -> None:
         """A fast loss is no speed."""

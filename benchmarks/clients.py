@@ -10,13 +10,15 @@ import re
 import subprocess
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple, Protocol
 
+from benchmarks.turns import Turns
 from benchmarks.workload import Shape
 from tests.support.gateway_process import REPOSITORY
 from tests.support.java import CONSUMER_PERFORMANCE, KAFKA_VERSION, PRODUCER_PERFORMANCE, jar_directory
@@ -36,6 +38,7 @@ __all__ = [
     "parse_producer_performance",
 ]
 
+TURNS_SOURCE = Path(__file__).with_name("TurnsClient.java")
 TIMEOUT_S = 180.0
 TRANSACTION_MS = 100
 WARMUP_SHARE = 5
@@ -68,6 +71,7 @@ class Guarantee(Enum):
     """What the producer asks for, all of them with acks=all."""
 
     NONE = "none"
+    """Only of `Prepared`; what the others do without it, they do in turns."""
     IDEMPOTENT = "idempotent"
     TRANSACTIONAL = "transactional"
     """In transactions of 100 ms, each committed before the next begins."""
@@ -86,6 +90,9 @@ class Client(Protocol):
         self, bootstrap: str, topic: str, shape: Shape, records: int, guarantee: Guarantee = Guarantee.IDEMPOTENT
     ) -> float:
         """Records per second."""
+
+    def turns(self, bootstrap: str, topics: Mapping[str, str], shape: Shape, records: int) -> Turns:
+        """Producers with idempotence `off` and `on`, each for its topic, and so many records to a turn."""
 
     def consume(
         self, bootstrap: str, topic: str, shape: Shape, records: int, isolation: Isolation | None = None
@@ -110,11 +117,12 @@ class Librdkafka:
         self, bootstrap: str, topic: str, shape: Shape, records: int, guarantee: Guarantee = Guarantee.IDEMPOTENT
     ) -> float:
         options: list[object] = ["--record-bytes", shape.record_bytes]
-        if guarantee is Guarantee.NONE:
-            options.append("--not-idempotent")
-        elif guarantee is Guarantee.TRANSACTIONAL:
+        if guarantee is Guarantee.TRANSACTIONAL:
             options += ["--transaction-ms", TRANSACTION_MS]
         return self._produce(bootstrap, topic, records, *options)
+
+    def turns(self, bootstrap: str, topics: Mapping[str, str], shape: Shape, records: int) -> Turns:
+        return _turns(self.name, bootstrap, topics, shape, records)
 
     def produce_with_keys(self, bootstrap: str, topic: str, shape: Shape, records: int) -> float:
         """Records per second, each record with a business key of its own."""
@@ -156,6 +164,10 @@ class Prepared:
 
     name = "prepared"
 
+    def turns(self, bootstrap: str, topics: Mapping[str, str], shape: Shape, records: int) -> Turns:
+        """As clients take them; a turn is of whole requests, so of a few records more."""
+        return _turns(self.name, bootstrap, topics, shape, records)
+
     def produce(
         self, bootstrap: str, topic: str, shape: Shape, records: int, guarantee: Guarantee, *, producers: int = 1
     ) -> Moved:
@@ -191,11 +203,12 @@ class JavaClient:
         self, bootstrap: str, topic: str, shape: Shape, records: int, guarantee: Guarantee = Guarantee.IDEMPOTENT
     ) -> float:
         options: list[object] = []
-        if guarantee is Guarantee.NONE:
-            options = ["--command-property", "enable.idempotence=false"]
-        elif guarantee is Guarantee.TRANSACTIONAL:
+        if guarantee is Guarantee.TRANSACTIONAL:
             options = ["--transactional-id", topic, "--transaction-duration-ms", TRANSACTION_MS]
         return self._perform(bootstrap, topic, shape, records, records // WARMUP_SHARE, *options)[0]
+
+    def turns(self, bootstrap: str, topics: Mapping[str, str], shape: Shape, records: int) -> Turns:
+        return Turns([*self._java, TURNS_SOURCE, bootstrap, topics["off"], topics["on"], records, shape.record_bytes])
 
     def consume(
         self, bootstrap: str, topic: str, shape: Shape, records: int, isolation: Isolation | None = None
@@ -245,6 +258,12 @@ def parse_consumer_performance(output: str, *, warmup: int) -> float:
         raise ClientFailed(f"ConsumerPerformance reported too little:\n{output[-2000:]}")
     (first, before), (last, after) = reports[0], reports[-1]
     return (after - before) / (last - first).total_seconds()
+
+
+def _turns(client: str, bootstrap: str, topics: Mapping[str, str], shape: Shape, records: int) -> Turns:
+    options: list[object] = ["--bootstrap", bootstrap, "--off", topics["off"], "--on", topics["on"]]
+    options += ["--records", records, "--record-bytes", shape.record_bytes, "--partitions", shape.partitions]
+    return Turns([sys.executable, "-m", "benchmarks.turns_client", client, *options])
 
 
 def _output(command: list[Any]) -> str:

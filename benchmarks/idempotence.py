@@ -1,4 +1,4 @@
-"""What deduplication costs: the same client with idempotence on and off.
+"""What deduplication costs: the same client with idempotence on and off, in turns.
 
 Numbering records also costs the clients, on the same cores; batches that were made beforehand show what it costs
 gateway and database, and the same clients next to Apache Kafka what it costs there.
@@ -6,58 +6,75 @@ gateway and database, and the same clients next to Apache Kafka what it costs th
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from contextlib import ExitStack
+from statistics import median
 
 from benchmarks.apache_kafka import ApacheKafka
-from benchmarks.bench import Bench, Leg
-from benchmarks.clients import Client, Guarantee, Prepared
-from benchmarks.results import IDEMPOTENCE_OFF, IDEMPOTENCE_ON, KAFKA, Run
+from benchmarks.bench import Bench
+from benchmarks.clients import Client, Prepared
+from benchmarks.results import IDEMPOTENCE_OFF, IDEMPOTENCE_ON, KAFKA, Case, Run
+from benchmarks.stack import CpuSeconds
+from benchmarks.turns import Turns
 from benchmarks.workload import Shape
 
-__all__ = ["measure_idempotence", "produce_once"]
+__all__ = ["measure_idempotence"]
+
+ACTIVITIES = {"off": IDEMPOTENCE_OFF, "on": IDEMPOTENCE_ON}
 
 
 def measure_idempotence(bench: Bench) -> None:
     for shape in bench.workload.idempotence_shapes:
         for client in bench.clients:
-            off = Leg(IDEMPOTENCE_OFF, partial(produce_once, bench, client, shape, Guarantee.NONE))
-            on = Leg(IDEMPOTENCE_ON, partial(produce_once, bench, client, shape, Guarantee.IDEMPOTENT))
-            bench.compare(client, shape, off, on, is_doubled=bench.workload.is_doubled)
-            if bench.kafka is not None:
-                off = Leg(IDEMPOTENCE_OFF, partial(produce_to_kafka, bench, bench.kafka, client, shape, Guarantee.NONE))
-                on = Leg(
-                    IDEMPOTENCE_ON, partial(produce_to_kafka, bench, bench.kafka, client, shape, Guarantee.IDEMPOTENT)
-                )
-                bench.compare(client, shape, off, on, is_doubled=bench.workload.is_doubled, broker=KAFKA)
-        off = Leg(IDEMPOTENCE_OFF, partial(produce_prepared, bench, shape, Guarantee.NONE))
-        on = Leg(IDEMPOTENCE_ON, partial(produce_prepared, bench, shape, Guarantee.IDEMPOTENT))
-        bench.compare(Prepared(), shape, off, on, is_doubled=bench.workload.is_doubled)
+            _measure(bench, client, shape)
+        _measure(bench, Prepared(), shape)
+        if bench.kafka is not None:
+            for client in bench.clients:
+                _measure_kafka(bench, bench.kafka, client, shape)
 
 
-def produce_prepared(bench: Bench, shape: Shape, guarantee: Guarantee) -> Run:
-    records = bench.workload.compared_records[shape.record_bytes]
-    with bench.topic(shape.partitions) as topic:
-        before = bench.stack.cpu_seconds()
-        done = Prepared().produce(bench.stack.bootstrap, topic.name, shape, records, guarantee)
-        run = Run.of(done.records_per_s, bench.stack.cpu_seconds() - before, done.records)
-        bench.require_rows(topic, done.records)
-    return run
+def _measure(bench: Bench, client: Client | Prepared, shape: Shape) -> None:
+    records = bench.workload.turn_records[shape.record_bytes]
+    with bench.topic(shape.partitions) as off, bench.topic(shape.partitions) as on:
+        with client.turns(bench.stack.bootstrap, {"off": off.name, "on": on.name}, shape, records) as turns:
+            runs, written = _take(bench, turns, bench.stack.cpu_seconds)
+        for topic in (off, on):
+            bench.require_rows(topic, written)
+    for side, run in runs.items():
+        bench.record(Case(ACTIVITIES[side], client.name, shape), run)
 
 
-def produce_once(bench: Bench, client: Client, shape: Shape, guarantee: Guarantee) -> Run:
-    """Into a topic of its own."""
-    records = bench.workload.compared_records[shape.record_bytes]
-    with bench.topic(shape.partitions) as topic:
-        produce = partial(client.produce, bench.stack.bootstrap, topic.name, shape, records, guarantee)
-        run = bench.run(produce, records=records)
-        bench.require_rows(topic, records)
-    return run
-
-
-def produce_to_kafka(bench: Bench, kafka: ApacheKafka, client: Client, shape: Shape, guarantee: Guarantee) -> Run:
-    """The same, into Apache Kafka."""
-    records = bench.workload.compared_records[shape.record_bytes]
-    with kafka.topic(shape.partitions) as topic:
+def _measure_kafka(bench: Bench, kafka: ApacheKafka, client: Client, shape: Shape) -> None:
+    records = bench.workload.turn_records[shape.record_bytes]
+    with ExitStack() as context:
+        topics = {side: context.enter_context(kafka.topic(shape.partitions)) for side in ACTIVITIES}
         bench.stack.settle()
         kafka.settle()
-        return kafka.run(partial(client.produce, kafka.bootstrap, topic, shape, records, guarantee), records=records)
+        turns = context.enter_context(client.turns(kafka.bootstrap, topics, shape, records))
+        runs, _ = _take(bench, turns, lambda: CpuSeconds(kafka.cpu_seconds(), 0.0))
+    for side, run in runs.items():
+        bench.record(Case(ACTIVITIES[side], client.name, shape, KAFKA), run)
+
+
+def _take(bench: Bench, turns: Turns, cpu_seconds: Callable[[], CpuSeconds]) -> tuple[dict[str, Run], int]:
+    """The median turn of each side, since a checkpoint that falls on one of them is no difference between them; and
+    how many records each has written in all."""
+    done: dict[str, list[Run]] = {side: [] for side in ACTIVITIES}
+    written = dict.fromkeys(ACTIVITIES, 0)
+    for number in range(bench.workload.warmup_turns + bench.workload.turns):
+        for side in sorted(ACTIVITIES, reverse=(bench.repetition + number) % 2 == 0):
+            before = cpu_seconds()
+            records, seconds = turns.take(side)
+            written[side] += records
+            if number >= bench.workload.warmup_turns:
+                done[side].append(Run.of(records / seconds, cpu_seconds() - before, records))
+    assert written["off"] == written["on"]
+    medians = {
+        side: Run(
+            median(run.records_per_s for run in runs),
+            sum(run.gateway_cpu_s_per_million for run in runs) / len(runs),
+            sum(run.postgres_cpu_s_per_million for run in runs) / len(runs),
+        )
+        for side, runs in done.items()
+    }
+    return medians, written["on"]

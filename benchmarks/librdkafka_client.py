@@ -8,12 +8,13 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import cycle, islice
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from benchmarks.turns import Turn
 from benchmarks.workload import payloads
 
 TIMEOUT_S = 60.0
@@ -44,7 +45,6 @@ def produce(
     *,
     records: int,
     record_bytes: int,
-    is_idempotent: bool,
     transaction_ms: int | None,
     with_keys: bool,
 ) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def produce(
 
     `with_keys`: each record has a header with a business key of its own.
     """
-    producer = _producer(bootstrap, topic, is_idempotent=is_idempotent, is_transactional=transaction_ms is not None)
+    producer = _producer(bootstrap, topic, is_transactional=transaction_ms is not None)
     reports = Deliveries()
     # The first record waits for the producer id, which librdkafka asks for when it likes: it is not timed.
     _send_first(producer, topic, record_bytes, reports, is_transactional=transaction_ms is not None)
@@ -61,17 +61,29 @@ def produce(
     if transaction_ms is not None:
         _send_in_transactions(producer, topic, timed, record_bytes, reports, transaction_s=transaction_ms / 1000)
     else:
-        for number, value in enumerate(islice(cycle(payloads(record_bytes)), timed)):
-            if with_keys:
-                _send(producer, topic, value, reports, headers=[("idempotency-key", b"key-%d" % number)])
-            else:
-                _send(producer, topic, value, reports)
-            if number % 1000 == 0:
-                producer.poll(0)
-        producer.flush(TIMEOUT_S)
+        _send_all(producer, topic, timed, record_bytes, reports, with_keys=with_keys)
     seconds = time.perf_counter() - started
     reports.require(records)
     return {"records": timed, "seconds": seconds}
+
+
+def make_sender(
+    bootstrap: str, topic: str, *, records: int, record_bytes: int, is_idempotent: bool
+) -> Callable[[], Turn]:
+    """What sends the records whenever it is called."""
+    # Each record goes to a partition of its own choice. By default librdkafka stays with one for 10 ms; an idempotent
+    # producer, which has one request per partition in flight, then spins while it waits, on cores that others need.
+    producer = _producer(bootstrap, topic, is_idempotent=is_idempotent, settings={"sticky.partitioning.linger.ms": 0})
+
+    def send() -> Turn:
+        reports = Deliveries()
+        started = time.perf_counter()
+        _send_all(producer, topic, records, record_bytes, reports)
+        seconds = time.perf_counter() - started
+        reports.require(records)
+        return Turn(records, seconds)
+
+    return send
 
 
 def time_commits(
@@ -165,6 +177,19 @@ def _send_first(producer: Any, topic: str, record_bytes: int, reports: Deliverie
         producer.commit_transaction(TIMEOUT_S)
 
 
+def _send_all(
+    producer: Any, topic: str, records: int, record_bytes: int, reports: Deliveries, *, with_keys: bool = False
+) -> None:
+    for number, value in enumerate(islice(cycle(payloads(record_bytes)), records)):
+        if with_keys:
+            _send(producer, topic, value, reports, headers=[("idempotency-key", b"key-%d" % number)])
+        else:
+            _send(producer, topic, value, reports)
+        if number % 1000 == 0:
+            producer.poll(0)
+    producer.flush(TIMEOUT_S)
+
+
 def _send_in_transactions(
     producer: Any, topic: str, records: int, record_bytes: int, reports: Deliveries, *, transaction_s: float
 ) -> None:
@@ -191,8 +216,15 @@ def _send(producer: Any, topic: str, value: bytes, reports: Deliveries, **more: 
             producer.poll(0.1)
 
 
-def _producer(bootstrap: str, topic: str, *, is_idempotent: bool = True, is_transactional: bool = False) -> Any:
-    settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "acks": "all", "client.id": "bench"}
+def _producer(
+    bootstrap: str,
+    topic: str,
+    *,
+    is_idempotent: bool = True,
+    is_transactional: bool = False,
+    settings: Mapping[str, Any] | None = None,
+) -> Any:
+    settings = {"bootstrap.servers": bootstrap, "acks": "all", "client.id": "bench", **(settings or {})}
     # Five requests in flight is what idempotence allows. Without it librdkafka has no limit, and a comparison
     # would be of that and not of deduplication.
     settings |= {"enable.idempotence": is_idempotent, "max.in.flight.requests.per.connection": 5}
@@ -221,7 +253,6 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     producing = commands.add_parser("produce")
     producing.add_argument("--record-bytes", type=int, required=True)
-    producing.add_argument("--not-idempotent", dest="is_idempotent", action="store_false")
     producing.add_argument("--transaction-ms", type=int)
     producing.add_argument("--with-keys", action="store_true")
     latency = commands.add_parser("latency")

@@ -12,10 +12,13 @@ import argparse
 import json
 import struct
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
+from itertools import count
 
 import google_crc32c
 
+from benchmarks.turns import Turn
 from benchmarks.workload import payloads
 from tests.support.handmade import HandmadeProducer, make_batch
 
@@ -64,12 +67,32 @@ def produce(
         started = time.perf_counter()
         answers += _exchange([each for frames in timed for each in frames], max(IN_FLIGHT, producers))
         seconds = time.perf_counter() - started
-        outcomes = [one for sender, frame in answers for one in sender.decode_produce(frame).values()]
-    refused = [one for one in outcomes if one.code != 0]
-    if refused:
-        raise SystemExit(f"{len(refused)} batches were refused, the first with {refused[0]}")
+        _require_written(answers)
     per_round = per_batch * partitions * producers
     return {"records": rounds * per_round, "timed": (rounds - 1) * per_round, "seconds": seconds}
+
+
+def make_sender(
+    bootstrap: str, topic: str, *, records: int, record_bytes: int, partitions: int, is_idempotent: bool
+) -> Callable[[], Turn]:
+    """What sends the records, or a few more, whenever it is called."""
+    per_batch = BATCH_BYTES // (record_bytes + RECORD_OVERHEAD_BYTES)
+    values = payloads(record_bytes)
+    batch = make_batch([values[n % len(values)] for n in range(per_batch)])
+    sender = HandmadeProducer(bootstrap)
+    identity = sender.init_producer_id()[1:] if is_idempotent else (-1, -1)
+    sequences = count(0, per_batch)
+
+    def send() -> Turn:
+        rounds = -(-records // (per_batch * partitions))
+        made = [_frames([sender], [identity], topic, batch, partitions, next(sequences)) for _ in range(rounds)]
+        started = time.perf_counter()
+        answers = _exchange([each for frames in made for each in frames], IN_FLIGHT)
+        seconds = time.perf_counter() - started
+        _require_written(answers)
+        return Turn(rounds * per_batch * partitions, seconds)
+
+    return send
 
 
 def _frames(
@@ -102,6 +125,13 @@ def _exchange(frames: list[Frame], in_flight: int) -> list[Frame]:
             answers.append((oldest, oldest.receive_frame()))
         sender.send_frame(frame)
     return answers + [(sender, sender.receive_frame()) for sender, _ in frames[len(answers) :]]
+
+
+def _require_written(answers: list[Frame]) -> None:
+    outcomes = [one for sender, frame in answers for one in sender.decode_produce(frame).values()]
+    refused = [one for one in outcomes if one.code != 0]
+    if refused:
+        raise SystemExit(f"{len(refused)} batches were refused, the first with {refused[0]}")
 
 
 def main() -> None:

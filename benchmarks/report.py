@@ -396,7 +396,7 @@ def _throughput_rows(results: Results, *activities: str) -> list[Row]:
 
 COUNTED = {
     Part.KAFKA: "kafka_records",
-    Part.IDEMPOTENCE: "compared_records",
+    Part.IDEMPOTENCE: "turn_records",
     Part.TRANSACTIONS: "compared_records",
 }
 """How many records a part's measurements have, where it is not the usual number."""

@@ -85,6 +85,7 @@ def _environment(stack: Stack, clients: Sequence[Client], workload: Workload) ->
         "records": {str(size): count for size, count in workload.records.items()},
         "kafka_records": {str(size): count for size, count in workload.kafka_records.items()},
         "compared_records": {str(size): count for size, count in workload.compared_records.items()},
+        "turn_records": {str(size): workload.turns * count for size, count in workload.turn_records.items()},
         "kafka_latency": f"{workload.latency_rate:,} records/s of {workload.latency_shape}, "
         f"{workload.kafka_latency_seconds} s each",
         "latency": f"{workload.latency_rate:,} records/s of {workload.latency_shape}, "

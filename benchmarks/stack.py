@@ -21,7 +21,7 @@ from tests.support.gateway_process import GatewayProcess
 
 __all__ = ["REBALANCE_DELAY_MS", "CpuSeconds", "Stack", "StackFailed", "Topic"]
 
-DROP_TIMEOUT_S = 30.0
+DROP_TIMEOUT_S = 120.0
 
 # Kafka's three seconds before a group's first generation would make most of a Java consumer's run.
 REBALANCE_DELAY_MS = 500

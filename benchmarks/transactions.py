@@ -7,7 +7,6 @@ from functools import partial
 
 from benchmarks.bench import Bench, Leg
 from benchmarks.clients import Client, Guarantee, Isolation, Librdkafka
-from benchmarks.idempotence import produce_once
 from benchmarks.results import (
     COMMITTED_ROWS,
     COMMITTED_TAIL,
@@ -19,7 +18,7 @@ from benchmarks.results import (
     Timing,
 )
 from benchmarks.stack import Topic
-from benchmarks.workload import Part
+from benchmarks.workload import Part, Shape
 
 __all__ = ["COMMIT", "END_TXN", "measure_transactions"]
 
@@ -36,9 +35,19 @@ def measure_transactions(bench: Bench) -> None:
 def _measure_producing(bench: Bench) -> None:
     for shape in bench.workload.transaction_shapes:
         for client in bench.clients:
-            plain = Leg(NOT_TRANSACTIONAL, partial(produce_once, bench, client, shape, Guarantee.IDEMPOTENT))
-            transactional = Leg(TRANSACTIONAL, partial(produce_once, bench, client, shape, Guarantee.TRANSACTIONAL))
+            plain = Leg(NOT_TRANSACTIONAL, partial(_produce, bench, client, shape, Guarantee.IDEMPOTENT))
+            transactional = Leg(TRANSACTIONAL, partial(_produce, bench, client, shape, Guarantee.TRANSACTIONAL))
             bench.compare(client, shape, plain, transactional, is_doubled=bench.workload.is_doubled)
+
+
+def _produce(bench: Bench, client: Client, shape: Shape, guarantee: Guarantee) -> Run:
+    """Into a topic of its own."""
+    records = bench.workload.compared_records[shape.record_bytes]
+    with bench.topic(shape.partitions) as topic:
+        produce = partial(client.produce, bench.stack.bootstrap, topic.name, shape, records, guarantee)
+        run = bench.run(produce, records=records)
+        bench.require_rows(topic, records)
+    return run
 
 
 def _measure_isolation(bench: Bench) -> None:

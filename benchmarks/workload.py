@@ -70,7 +70,13 @@ class Workload:
     """Per measurement next to Apache Kafka, by record size: more, because each is a JVM that gets going."""
     kafka_latency_seconds: int
     compared_records: dict[int, int]
-    """Per run of idempotence and transactions, by record size: a few percent drown in runs of a second."""
+    """Per run of transactions, by record size."""
+    turn_records: dict[int, int]
+    """Per turn of idempotence on or off, by record size."""
+    turns: int
+    """Of each of the two, in one repetition."""
+    warmup_turns: int
+    """Before them, not counted: a JVM compiles what it runs."""
     commits: int
     """Small transactions whose commits are timed."""
     end_commits: dict[int, int]
@@ -99,6 +105,9 @@ DEFAULT = Workload(
     kafka_records={100: 600_000, 1024: 150_000},
     kafka_latency_seconds=5,
     compared_records={100: 1_000_000, 1024: 250_000},
+    turn_records={100: 25_000, 1024: 6_000},
+    turns=100,
+    warmup_turns=15,
     commits=300,
     end_commits={10: 20, 1_000: 20, 100_000: 5},
     group_load=GroupLoad(groups=1000, members=200, members_per_group=5, connections=20, seconds=10),
@@ -111,6 +120,9 @@ QUICK = Workload(
     kafka_records={100: 50_000, 1024: 20_000},
     kafka_latency_seconds=2,
     compared_records={100: 10_000, 1024: 5_000},
+    turn_records={100: 5_000, 1024: 2_000},
+    turns=2,
+    warmup_turns=1,
     commits=20,
     end_commits={10: 3, 1_000: 3, 10_000: 2},
     is_doubled=False,

@@ -21,6 +21,7 @@ from gateway.storage.producers import KnownProducer
 
 cdef int64_t SEQUENCES = 1 << 31
 cdef int64_t MAX_SEQUENCE = SEQUENCES - 1
+cdef int64_t NEVER = -(1 << 63)
 cdef Py_ssize_t WINDOW = 5
 cdef int64_t OFFSET_PLACE = OFFSET_AT
 cdef int64_t TIMESTAMP_PLACE = TIMESTAMP_AT
@@ -144,6 +145,78 @@ cdef inline uint8_t *end_list(uint8_t *to, const uint8_t *start) noexcept nogil:
     return to - 1 if to > start else to
 
 
+cdef class Place:
+    """A partition, as the group leaves it."""
+
+    cdef object key
+    cdef object log_start_offset
+    cdef object leader_epoch
+    cdef int64_t expected_offset
+    cdef int64_t next_offset
+    cdef int64_t last_stable_offset
+    cdef int64_t newest_ms
+    cdef dict known  # what is known of its producers
+    cdef dict producers  # those of the group, `Remembered`, by id
+    cdef tuple template  # of rows that no producer is known of
+
+    cdef object state(self):
+        return make_tuple(
+            PartitionState, (self.log_start_offset, self.last_stable_offset, self.next_offset, self.leader_epoch)
+        )
+
+
+cdef class Remembered:
+    """A producer in a partition, as the group leaves it."""
+
+    cdef object key  # the partition's
+    cdef dict known  # what is known of the partition's producers
+    cdef int64_t producer_id
+    cdef bint is_transactional
+    cdef int64_t epoch
+    cdef int64_t last_sequence
+    cdef int64_t run_length
+    cdef list recent  # the newest batches, `WrittenBatch`
+    cdef tuple template  # of its rows
+
+    cdef bint accept(
+        self, int64_t epoch, int64_t base_sequence, int64_t count, int64_t base_offset, newest_ms
+    ) except -1:
+        """Whether the batch is the next one; then it is remembered."""
+        cdef int64_t run_length
+        if self.epoch < epoch:  # as after each transaction of KIP-890
+            if base_sequence != 0:
+                return False
+            run_length = count
+            self.recent = []
+            self.template = None
+        else:
+            run_length = self.run_length + count
+            if (
+                self.epoch != epoch
+                or base_sequence != ((self.last_sequence + 1) & MAX_SEQUENCE)
+                or run_length > SEQUENCES
+            ):
+                return False
+        self.epoch = epoch
+        self.last_sequence = (base_sequence + count - 1) & MAX_SEQUENCE
+        self.run_length = run_length
+        if len(self.recent) >= WINDOW:
+            del self.recent[: len(self.recent) + 1 - WINDOW]
+        self.recent.append(make_tuple(WrittenBatch, (base_sequence, self.last_sequence, base_offset, newest_ms)))
+        return True
+
+
+cdef tuple template_of(Place place, tuple batch):
+    return row_template(
+        batch[PRODUCER_ID],
+        batch[PRODUCER_EPOCH],
+        place.key[0],
+        place.key[1],
+        is_transactional=batch[IS_TRANSACTIONAL],
+        timestamp_type=0,
+    )
+
+
 cdef class UsualPlan:
     """A group all of whose batches are accepted, and the commit that writes them."""
 
@@ -153,98 +226,109 @@ cdef class UsualPlan:
     cdef readonly int64_t size_bytes
     cdef list _appends
     cdef list _base_offsets
-    cdef dict _before  # partition states
-    cdef dict _after
-    cdef dict _max_timestamps
-    cdef dict _producers  # what is known of the producers of each partition
-    cdef dict _producers_after
+    cdef list _placed  # the place of each append
+    cdef list _templates  # of the rows of each append, and where its sequences go
+    cdef dict _places  # by key
+    cdef list _producers  # `Remembered`
     cdef dict _extents  # what each open transaction gets, by producer's key and epoch
 
     cdef bint add(self, Append append, dict states, dict producers, Py_ssize_t max_producers) except -1:
         """Whether the batch is one of the usual kind; then it is accepted."""
         cdef tuple batch = <tuple>append.batch
-        cdef tuple state, known
-        cdef tuple recent = ()
-        cdef int64_t count, base_sequence, epoch, last, base_offset, newest_ms
-        cdef int64_t run_length = 0
-        cdef bint has_producer = batch[HAS_PRODUCER]
+        cdef Place place
+        cdef Remembered producer
+        cdef tuple template
+        cdef int64_t count, newest_ms
         cdef bint is_transactional = batch[IS_TRANSACTIONAL]
+        cdef bint has_producer = batch[HAS_PRODUCER]
         if append.keys is not None or append.uses_log_append_time or (is_transactional and not has_producer):
             return False
         if type(batch[RECORDS]) is not Scan:  # read by Python
             return False
-        key = append.key
-        found = self._after.get(key)
-        if found is None:
-            found = states.get(key)
-            if found is None:
+        place = self._places.get(append.key)
+        if place is None:
+            place = self.enter(append.key, states)
+            if place is None:
                 return False
-            self._before[key] = found
-        state = <tuple>found  # log start, last stable, next, leader epoch
         count = batch[RECORD_COUNT]
-        base_offset = state[2]
         newest_ms = (<Scan>batch[RECORDS]).max_timestamp
         if has_producer:
-            producer_key = append.producer_key
-            of_partition = producers.get(key)
-            if of_partition is None or len(of_partition) > max_producers:
+            producer = self.producer(place, batch, producers, max_producers)
+            if producer is None or not producer.accept(
+                batch[PRODUCER_EPOCH], batch[BASE_SEQUENCE], count, place.next_offset, newest_ms
+            ):
                 return False
-            entry = of_partition.get(producer_key)
-            # A producer with a transactional id writes inside transactions only, its second batch in a group as well.
-            if entry is None or <bint>entry[2] != is_transactional:
-                return False
-            self._producers[key] = of_partition
-            found = self._producers_after.get(producer_key)
-            if found is None:
-                found = entry[0]
-                if found is None:
-                    return False
-            known = <tuple>found  # epoch, last sequence, run length, recent batches
-            base_sequence = batch[BASE_SEQUENCE]
-            epoch = batch[PRODUCER_EPOCH]
-            if <int64_t>known[0] < epoch:  # as after each transaction of KIP-890
-                if base_sequence != 0:
-                    return False
-                run_length = count
-            else:
-                run_length = <int64_t>known[2] + count
-                if (
-                    <int64_t>known[0] != epoch
-                    or base_sequence != ((<int64_t>known[1] + 1) & MAX_SEQUENCE)
-                    or run_length > SEQUENCES
-                ):
-                    return False
-                recent = <tuple>known[3]
-                if len(recent) >= WINDOW:
-                    recent = recent[len(recent) + 1 - WINDOW :]
-            last = (base_sequence + count - 1) & MAX_SEQUENCE
-            written = make_tuple(WrittenBatch, (base_sequence, last, base_offset, newest_ms))
-            self._producers_after[producer_key] = make_tuple(
-                ProducerState, (epoch, last, run_length, recent + (written,))
-            )
+            template = producer.template
+            if template is None:
+                template = producer.template = template_of(place, batch)
             if is_transactional:
-                of_transaction = (producer_key, epoch)
+                of_transaction = (append.producer_key, producer.epoch)
                 found = self._extents.get(of_transaction)
-                first = base_offset if found is None else found[0]
-                self._extents[of_transaction] = (first, base_offset + count - 1)
-        found = self._max_timestamps.get(key)
-        if found is None or <int64_t>found < newest_ms:
-            self._max_timestamps[key] = newest_ms
-        self._after[key] = make_tuple(
-            PartitionState,
-            (
-                state[0],
-                # While no transaction is open the last stable offset is the end; the UPDATE applies the same rule.
-                base_offset + count if <int64_t>state[1] == base_offset and not is_transactional else state[1],
-                base_offset + count,
-                state[3],
-            ),
-        )
+                first = place.next_offset if found is None else found[0]
+                self._extents[of_transaction] = (first, place.next_offset + count - 1)
+        else:
+            template = place.template
+            if template is None:
+                template = place.template = template_of(place, batch)
         self._appends.append(append)
-        self._base_offsets.append(base_offset)
+        self._base_offsets.append(place.next_offset)
+        self._placed.append(place)
+        self._templates.append(template)
+        # While no transaction is open the last stable offset is the end; the UPDATE applies the same rule.
+        if place.last_stable_offset == place.next_offset and not is_transactional:
+            place.last_stable_offset += count
+        place.next_offset += count
+        if place.newest_ms < newest_ms:
+            place.newest_ms = newest_ms
         self.record_count += count
         self.size_bytes += PyBytes_GET_SIZE(batch[DATA])
         return True
+
+    cdef Remembered producer(self, Place place, tuple batch, dict producers, Py_ssize_t max_producers):
+        """Who wrote the batch; None of an unknown one."""
+        cdef Remembered one
+        cdef tuple state
+        cdef bint is_transactional = batch[IS_TRANSACTIONAL]
+        producer_id = batch[PRODUCER_ID]
+        one = place.producers.get(producer_id)
+        if one is not None:
+            # One with a transactional id writes inside transactions only, its second batch in a group as well.
+            return one if one.is_transactional == is_transactional else None
+        if place.known is None:
+            place.known = producers.get(place.key)
+        if place.known is None or len(place.known) > max_producers:
+            return None
+        entry = place.known.get((place.key[0], place.key[1], producer_id))
+        if entry is None or <bint>entry[2] != is_transactional or entry[0] is None:
+            return None
+        state = <tuple>entry[0]
+        one = Remembered.__new__(Remembered)
+        one.key = place.key
+        one.known = place.known
+        one.producer_id = producer_id
+        one.is_transactional = is_transactional
+        one.epoch = state[0]
+        one.last_sequence = state[1]
+        one.run_length = state[2]
+        one.recent = list(state[3])
+        place.producers[producer_id] = one
+        self._producers.append(one)
+        return one
+
+    cdef Place enter(self, key, dict states):
+        """The place of a partition's first batch; None of an unknown partition."""
+        cdef Place place
+        state = states.get(key)
+        if state is None:
+            return None
+        place = Place.__new__(Place)
+        place.key = key
+        place.log_start_offset, place.last_stable_offset, place.next_offset, place.leader_epoch = <tuple>state
+        place.expected_offset = place.next_offset
+        place.newest_ms = NEVER
+        place.producers = {}
+        self._places[key] = place
+        return place
 
     cdef int make_message(self, tuple script) except -1:
         """`script`: what stands before, between and after the lists of numbers."""
@@ -252,8 +336,6 @@ cdef class UsualPlan:
         cdef bytes header = COPY_HEADER
         cdef bytes trailer = COPY_TRAILER
         cdef bytes template
-        cdef list templates = []
-        cdef list places = []
         cdef Append append
         cdef tuple batch
         cdef Scan records
@@ -262,19 +344,10 @@ cdef class UsualPlan:
         cdef Py_ssize_t i
         size_bytes = MESSAGE_HEADER + len(text) + 1
         size_bytes += 3 * MESSAGE_HEADER + len(header) + len(trailer)
-        for append in self._appends:
-            batch = <tuple>append.batch
-            template, place = row_template(
-                batch[PRODUCER_ID],
-                batch[PRODUCER_EPOCH],
-                append.key[0],
-                append.key[1],
-                is_transactional=batch[IS_TRANSACTIONAL],
-                timestamp_type=0,
-            )
-            templates.append(template)
-            places.append(place)
-            size_bytes += MESSAGE_HEADER + rows_bytes(<Scan>batch[RECORDS], len(template))
+        for i in range(len(self._appends)):
+            append = self._appends[i]
+            template = (<tuple>self._templates[i])[0]
+            size_bytes += MESSAGE_HEADER + rows_bytes(<Scan>(<tuple>append.batch)[RECORDS], len(template))
         self.message = PyBytes_FromStringAndSize(NULL, size_bytes)
         to = put_header(<uint8_t *>PyBytes_AS_STRING(self.message), c"Q", len(text) + 1)
         to = put_bytes(to, text)
@@ -283,7 +356,7 @@ cdef class UsualPlan:
         for i in range(len(self._appends)):
             append = self._appends[i]
             batch = <tuple>append.batch
-            template = templates[i]
+            template, sequence_at = <tuple>self._templates[i]
             records = <Scan>batch[RECORDS]
             part_bytes = rows_bytes(records, len(template))
             to = put_header(to, c"d", part_bytes)
@@ -292,7 +365,7 @@ cdef class UsualPlan:
                 template,
                 OFFSET_PLACE,
                 TIMESTAMP_PLACE,
-                places[i],
+                sequence_at,
                 self._base_offsets[i],
                 batch[BASE_SEQUENCE],
                 None,
@@ -306,17 +379,16 @@ cdef class UsualPlan:
     cdef bytes make_script(self, tuple script):
         """Integers are the only literals in it; see sql/log/advance_partitions.sql."""
         cdef Py_ssize_t room = 0
-        cdef Py_ssize_t place
+        cdef Py_ssize_t begins_at
         cdef uint8_t *start
         cdef uint8_t *to
         cdef uint8_t *begin
-        cdef tuple state
+        cdef Place place
+        cdef Remembered producer
         for part in script:
             room += len(part)
-        room += LONGEST_NUMBER * (len(self._after) * (NUMBERS_OF_AN_ADVANCE + 2))
-        room += LONGEST_NUMBER * (
-            len(self._producers_after) * (NUMBERS_OF_A_STATE + NUMBERS_OF_A_BATCH * WINDOW + 1)
-        )
+        room += LONGEST_NUMBER * (len(self._places) * (NUMBERS_OF_AN_ADVANCE + 2))
+        room += LONGEST_NUMBER * (len(self._producers) * (NUMBERS_OF_A_STATE + NUMBERS_OF_A_BATCH * WINDOW + 1))
         room += LONGEST_NUMBER * (len(self._extents) * (NUMBERS_OF_A_TRANSACTION + NUMBERS_OF_AN_EXTENT))
         text = PyBytes_FromStringAndSize(NULL, room)
         start = <uint8_t *>PyBytes_AS_STRING(text)
@@ -325,19 +397,19 @@ cdef class UsualPlan:
             to = put_number(to, producer_id)
             to = put_number(to, epoch)
         to = begin = put_bytes(end_list(to, begin), script[1])
-        for lock in sorted([<int64_t>key[0] << 32 | <int64_t>key[1] for key in self._after]):
+        for lock in sorted([<int64_t>key[0] << 32 | <int64_t>key[1] for key in self._places]):
             to = put_number(to, lock)
         to = begin = put_bytes(end_list(to, begin), script[2])
-        for key, moved in self._after.items():
-            to = put_number(to, key[0])
-            to = put_number(to, key[1])
-            to = put_number(to, self._before[key][2])
-            to = put_number(to, moved[2])
-            to = put_number(to, moved[1])
-            to = put_number(to, self._max_timestamps[key])
+        for place in self._places.values():
+            to = put_number(to, place.key[0])
+            to = put_number(to, place.key[1])
+            to = put_number(to, place.expected_offset)
+            to = put_number(to, place.next_offset)
+            to = put_number(to, place.last_stable_offset)
+            to = put_number(to, place.newest_ms)
         to = begin = put_bytes(end_list(to, begin), script[3])
-        for place in range(len(self._after)):
-            to = put_number(to, 1 + place * NUMBERS_OF_AN_ADVANCE)
+        for begins_at in range(len(self._places)):
+            to = put_number(to, 1 + begins_at * NUMBERS_OF_AN_ADVANCE)
         to = begin = put_bytes(end_list(to, begin), script[4])
         for of_transaction, extent in self._extents.items():
             producer_key = of_transaction[0]
@@ -347,43 +419,48 @@ cdef class UsualPlan:
             to = put_number(to, extent[0])
             to = put_number(to, extent[1])
         to = begin = put_bytes(end_list(to, begin), script[5])
-        for producer_key, known in self._producers_after.items():
-            state = <tuple>known
-            to = put_number(to, producer_key[2])
-            to = put_number(to, producer_key[0])
-            to = put_number(to, producer_key[1])
-            to = put_number(to, state[0])
-            to = put_number(to, state[1])
-            to = put_number(to, state[2])
-            to = put_number(to, len(<tuple>state[3]))
-            for written in <tuple>state[3]:
+        for producer in self._producers:
+            to = put_number(to, producer.producer_id)
+            to = put_number(to, producer.key[0])
+            to = put_number(to, producer.key[1])
+            to = put_number(to, producer.epoch)
+            to = put_number(to, producer.last_sequence)
+            to = put_number(to, producer.run_length)
+            to = put_number(to, len(producer.recent))
+            for written in producer.recent:
                 for number in <tuple>written:
                     to = put_number(to, number)
         to = begin = put_bytes(end_list(to, begin), script[6])
-        place = 1
-        for known in self._producers_after.values():
-            to = put_number(to, place)
-            place += NUMBERS_OF_A_STATE + NUMBERS_OF_A_BATCH * len(<tuple>(<tuple>known)[3])
+        begins_at = 1
+        for producer in self._producers:
+            to = put_number(to, begins_at)
+            begins_at += NUMBERS_OF_A_STATE + NUMBERS_OF_A_BATCH * len(producer.recent)
         to = put_bytes(end_list(to, begin), script[7])
         return text[: to - start]
 
     def conclude(self, dict states not None):
         """It was committed: what was planned is true now."""
-        states.update(self._after)
-        for producer_key, state in self._producers_after.items():
-            of_partition = self._producers[producer_key[:2]]
-            of_partition[producer_key] = make_tuple(KnownProducer, (state, False, of_partition[producer_key][2]))
+        cdef Place place
+        cdef Remembered one
+        for place in self._places.values():
+            states[place.key] = place.state()
+        for one in self._producers:
+            state = make_tuple(ProducerState, (one.epoch, one.last_sequence, one.run_length, tuple(one.recent)))
+            producer_key = make_tuple(ProducerKey, (one.key[0], one.key[1], one.producer_id))
+            one.known[producer_key] = make_tuple(KnownProducer, (state, False, one.is_transactional))
 
     def tell(self, on_written, written_class):
         """Tell consumers: of each partition, where it is now and the batches it got."""
         cdef Append append
+        cdef Place place
         cdef Stored stored
         cdef tuple batch
         cdef int64_t base_offset
-        cdef dict batches = {}
+        cdef dict batches = {key: [] for key in self._places}
         cdef Py_ssize_t i
         for i in range(len(self._appends)):
             append = self._appends[i]
+            place = self._placed[i]
             batch = <tuple>append.batch
             base_offset = self._base_offsets[i]
             stored = Stored.__new__(Stored)
@@ -391,21 +468,20 @@ cdef class UsualPlan:
             stored.attributes = batch[ATTRIBUTES]
             stored.max_timestamp = (<Scan>batch[RECORDS]).max_timestamp
             stored._base_offset = base_offset
-            stored._leader_epoch = self._after[append.key][3]
-            of_partition = batches.get(append.key)
-            if of_partition is None:
-                of_partition = batches[append.key] = []
-            of_partition.append((base_offset, base_offset + <int64_t>batch[RECORD_COUNT], stored))
-        for key, of_partition in batches.items():
-            on_written(make_tuple(written_class, (key, self._after[key], of_partition)))
+            stored._leader_epoch = place.leader_epoch
+            (<list>batches[place.key]).append((base_offset, base_offset + <int64_t>batch[RECORD_COUNT], stored))
+        for place in self._places.values():
+            on_written(make_tuple(written_class, (place.key, place.state(), batches[place.key])))
 
     def settle(self):
         """Answer producers."""
         cdef Append append
+        cdef Place place
         cdef Py_ssize_t i
         for i in range(len(self._appends)):
             append = self._appends[i]
-            append.settle(make_tuple(Appended, (self._base_offsets[i], -1, self._after[append.key][0])))
+            place = self._placed[i]
+            append.settle(make_tuple(Appended, (self._base_offsets[i], -1, place.log_start_offset)))
 
 
 def plan_usual(list group not None, dict states not None, dict producers not None, *, script, max_producers):
@@ -415,11 +491,10 @@ def plan_usual(list group not None, dict states not None, dict producers not Non
     cdef Py_ssize_t most = max_producers
     plan._appends = []
     plan._base_offsets = []
-    plan._before = {}
-    plan._after = {}
-    plan._max_timestamps = {}
-    plan._producers = {}
-    plan._producers_after = {}
+    plan._placed = []
+    plan._templates = []
+    plan._places = {}
+    plan._producers = []
     plan._extents = {}
     for append in group:
         if not plan.add(append, states, producers, most):

@@ -3,7 +3,8 @@
 topics that were looked at lately, good batches that are not compressed and, if they are transactional, need not ask for
 anything to be part of their transaction.
 
-What is begun here, `handlers/produce.py` begins alike; any other request is left to it, nothing done.
+What is begun here, `handlers/produce.py` begins alike; any other request is left to it. Nothing of that is done then, but
+that a transactional client of the classic protocol has been heard, which may be done twice.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -215,12 +216,12 @@ cdef class UsualPending:
 
 def begin_usual(
     bytes content not None, catalog, submit, *, versions, double fresh_since, int64_t now_ms, Py_ssize_t max_plain_bytes,
-    find_joined, on_settled
+    find_joined, connection, on_settled
 ):
     """Begin a request of the usual kind; None, nothing begun, for any other.
 
     `find_joined`: to which partitions a transactional id, producer id and epoch may append; `adds_by_producing` says
-    whether the client leaves it to the broker to add them.
+    whether the client leaves it to the broker to add them, `connection` over which one it is heard.
     """
     cdef UsualPending pending
     cdef Append append
@@ -236,7 +237,7 @@ def begin_usual(
     pending._topics = []
     pending._appends = []
     try:
-        if not read(pending, content, catalog, fresh_since, now_ms, max_plain_bytes, find_joined):
+        if not read(pending, content, catalog, fresh_since, now_ms, max_plain_bytes, find_joined, connection):
             return None
     except KafkaError:
         return None
@@ -247,7 +248,8 @@ def begin_usual(
 
 
 cdef bint read(
-    UsualPending pending, bytes content, catalog, double fresh_since, int64_t now_ms, Py_ssize_t max_plain_bytes, find_joined
+    UsualPending pending, bytes content, catalog, double fresh_since, int64_t now_ms, Py_ssize_t max_plain_bytes,
+    find_joined, connection
 ) except -1:
     """Read the request into `pending`; false if anything is unusual."""
     cdef Cursor cursor
@@ -333,7 +335,11 @@ cdef bint read(
                 if producer != of_batch:
                     producer = of_batch
                     joined = find_joined(
-                        transactional_id, of_batch[0], of_batch[1], adds_by_producing=pending._version >= THAT_ADDS
+                        transactional_id,
+                        of_batch[0],
+                        of_batch[1],
+                        adds_by_producing=pending._version >= THAT_ADDS,
+                        connection=connection,
                     )
                 if key not in joined:
                     return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Coroutine, Mapping
-from functools import cache, partial
+from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -116,7 +116,8 @@ def begin_at_once(
         fresh_since=clock.monotonic_seconds() - FRESH_SECONDS,
         now_ms=clock.now_ms(),
         max_plain_bytes=broker.settings.max_decompressed_message_bytes,
-        find_joined=partial(broker.transactions.find_joined, connection=connection),
+        find_joined=broker.transactions.find_joined,
+        connection=connection,
         on_settled=on_settled,
     )
     if pending is not None:

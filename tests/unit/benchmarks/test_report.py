@@ -34,6 +34,7 @@ ENVIRONMENT = {
     "records": {"1024": 1000},
     "kafka_records": {"1024": 2000},
     "compared_records": {"1024": 3000},
+    "turn_records": {"1024": 4000},
     "kafka_latency": "1,000 records/s",
     "latency": "1,000 records/s",
     "commits": "300 transactions",

@@ -44,6 +44,7 @@ NAME, PRODUCER_ID, EPOCH = "transactional", 5, 1
 IN_TRANSACTION = make_batch(
     [b"three"], producer_id=PRODUCER_ID, epoch=EPOCH, sequence=0, timestamp_ms=NOW_MS, is_transactional=True
 )
+CONNECTION = 41
 JOINED = {PartitionKey(FRESH.topic_id, 0), PartitionKey(FRESH.topic_id, 5)}
 
 
@@ -67,14 +68,16 @@ class Begun:
             now_ms=NOW_MS,
             max_plain_bytes=1 << 20,
             find_joined=self.find_joined,
+            connection=CONNECTION,
             on_settled=self.settle,
         )
 
     def settle(self) -> None:
         self.was_settled = True
 
-    def find_joined(self, *producer: Any, adds_by_producing: bool) -> set[PartitionKey]:
+    def find_joined(self, *producer: Any, adds_by_producing: bool, connection: int) -> set[PartitionKey]:
         assert adds_by_producing == (self._version >= 12)
+        assert connection == CONNECTION
         return find_joined(*producer)
 
 
