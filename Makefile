@@ -34,7 +34,7 @@ run: install ## Start PostgreSQL and the gateway; Ctrl-C stops both
 	@exec $(BIN)/tablewire serve
 
 test: install system-packages ## Run the whole test suite
-	@$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 fuzz: install ## Try a million mutations on every decoder of client bytes
 	@$(BIN)/python -m tests.support.fuzz
