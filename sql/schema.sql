@@ -5,6 +5,18 @@ CREATE SCHEMA kafka;
 
 COMMENT ON SCHEMA kafka IS 'Tablewire: Kafka topics, records, producers and groups as rows. Start with kafka.committed_messages.';
 
+CREATE TYPE kafka.remembered_producer AS (
+	producer_id bigint,
+	topic_id integer,
+	partition_id integer,
+	producer_epoch smallint,
+	last_sequence integer,
+	run_length bigint,
+	batches bigint[]
+);
+
+COMMENT ON TYPE kafka.remembered_producer IS 'A row of kafka.producer_sequences as gateways give it to kafka.advance_partitions.';
+
 CREATE FUNCTION kafka.abort_transaction(aborted_id text) RETURNS text
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -29,7 +41,7 @@ $$;
 
 COMMENT ON FUNCTION kafka.abort_transaction(aborted_id text) IS 'For an operator: aborts the open transaction of a transactional id and fences its producer.';
 
-CREATE PROCEDURE kafka.advance_partitions(IN transactions bigint[], IN locks bigint[], IN advances bigint[], IN advances_at integer[], IN extents bigint[], IN states bigint[], IN states_at integer[])
+CREATE PROCEDURE kafka.advance_partitions(IN transactions bigint[], IN locks bigint[], IN advances bigint[], IN advances_at integer[], IN extents bigint[], IN producers kafka.remembered_producer[])
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
@@ -84,21 +96,19 @@ BEGIN
         END IF;
     END LOOP;
 
-    -- Of each producer six numbers, how many batches are remembered of it, and four numbers of each batch. All but a
-    -- producer's first batch here find a row, and to update it is cheaper than to try an insert.
-    IF cardinality(states_at) > 0 THEN
+    -- All but a producer's first batch here find a row, and to update it is cheaper than to try an insert.
+    IF cardinality(producers) > 0 THEN
         UPDATE kafka.producer_sequences s
-        SET producer_epoch = states[i + 3], last_sequence = states[i + 4], run_length = states[i + 5],
-            batches = states[i + 7 : i + 6 + 4 * states[i + 6]], updated_at = now()
-        FROM unnest(states_at) AS i
-        WHERE s.producer_id = states[i] AND s.topic_id = states[i + 1] AND s.partition_id = states[i + 2];
+        SET producer_epoch = p.producer_epoch, last_sequence = p.last_sequence, run_length = p.run_length,
+            batches = p.batches, updated_at = now()
+        FROM unnest(producers) AS p
+        WHERE s.producer_id = p.producer_id AND s.topic_id = p.topic_id AND s.partition_id = p.partition_id;
         GET DIAGNOSTICS moved = ROW_COUNT;
-        IF moved <> cardinality(states_at) THEN
+        IF moved <> cardinality(producers) THEN
             INSERT INTO kafka.producer_sequences (producer_id, topic_id, partition_id, producer_epoch, last_sequence,
                 run_length, batches)
-            SELECT states[i], states[i + 1], states[i + 2], states[i + 3], states[i + 4], states[i + 5],
-                   states[i + 7 : i + 6 + 4 * states[i + 6]]
-            FROM unnest(states_at) AS i
+            SELECT p.producer_id, p.topic_id, p.partition_id, p.producer_epoch, p.last_sequence, p.run_length, p.batches
+            FROM unnest(producers) AS p
             ON CONFLICT (producer_id, topic_id, partition_id) DO UPDATE SET
                 producer_epoch = excluded.producer_epoch, last_sequence = excluded.last_sequence,
                 run_length = excluded.run_length, batches = excluded.batches, updated_at = now();
@@ -107,7 +117,7 @@ BEGIN
 END
 $$;
 
-COMMENT ON PROCEDURE kafka.advance_partitions(IN transactions bigint[], IN locks bigint[], IN advances bigint[], IN advances_at integer[], IN extents bigint[], IN states bigint[], IN states_at integer[]) IS 'The first half of a commit of records: share open transactions, lock partitions, move their ends if nobody else has (else SQLSTATE TW006), and remember the newest five batches of each producer. For gateways.';
+COMMENT ON PROCEDURE kafka.advance_partitions(IN transactions bigint[], IN locks bigint[], IN advances bigint[], IN advances_at integer[], IN extents bigint[], IN producers kafka.remembered_producer[]) IS 'The first half of a commit of records: share open transactions, lock partitions, move their ends if nobody else has (else SQLSTATE TW006), and remember the newest five batches of each producer. For gateways.';
 
 CREATE FUNCTION kafka.append_record(topic text, partition integer, key bytea, value bytea, header_names text[] DEFAULT NULL::text[], header_values bytea[] DEFAULT NULL::bytea[]) RETURNS bigint
     LANGUAGE sql

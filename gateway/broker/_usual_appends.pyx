@@ -17,7 +17,7 @@ from gateway.protocol.batches import StoredBatch
 from gateway.protocol.copy_rows import COPY_HEADER, COPY_TRAILER, OFFSET_AT, TIMESTAMP_AT, row_template
 from gateway.storage.keys import ProducerKey
 from gateway.storage.log import PartitionState
-from gateway.storage.producers import KnownProducer
+from gateway.storage.producers import QUOTE, KnownProducer
 
 cdef int64_t SEQUENCES = 1 << 31
 cdef int64_t MAX_SEQUENCE = SEQUENCES - 1
@@ -27,11 +27,16 @@ cdef int64_t OFFSET_PLACE = OFFSET_AT
 cdef int64_t TIMESTAMP_PLACE = TIMESTAMP_AT
 cdef Py_ssize_t LONGEST_NUMBER = 21  # a sign or not, 19 digits, a comma
 cdef Py_ssize_t NUMBERS_OF_AN_ADVANCE = 6
-cdef Py_ssize_t NUMBERS_OF_A_STATE = 7
+cdef Py_ssize_t NUMBERS_OF_A_PRODUCER = 6
 cdef Py_ssize_t NUMBERS_OF_A_BATCH = 4
 cdef Py_ssize_t NUMBERS_OF_A_TRANSACTION = 2
 cdef Py_ssize_t NUMBERS_OF_AN_EXTENT = 5
 cdef Py_ssize_t MESSAGE_HEADER = 5  # a letter, and the length without it
+
+# Of a row of `remembered_rows`.
+cdef bytes ROW_START = b'"('
+cdef bytes LIST_START = f"{QUOTE}{{".encode()
+cdef bytes ROW_END = f'}}{QUOTE})",'.encode()
 
 make_tuple = tuple.__new__
 
@@ -388,7 +393,12 @@ cdef class UsualPlan:
         for part in script:
             room += len(part)
         room += LONGEST_NUMBER * (len(self._places) * (NUMBERS_OF_AN_ADVANCE + 2))
-        room += LONGEST_NUMBER * (len(self._producers) * (NUMBERS_OF_A_STATE + NUMBERS_OF_A_BATCH * WINDOW + 1))
+        room += len(self._producers) * (
+            LONGEST_NUMBER * (NUMBERS_OF_A_PRODUCER + NUMBERS_OF_A_BATCH * WINDOW)
+            + len(ROW_START)
+            + len(LIST_START)
+            + len(ROW_END)
+        )
         room += LONGEST_NUMBER * (len(self._extents) * (NUMBERS_OF_A_TRANSACTION + NUMBERS_OF_AN_EXTENT))
         text = PyBytes_FromStringAndSize(NULL, room)
         start = <uint8_t *>PyBytes_AS_STRING(text)
@@ -420,22 +430,19 @@ cdef class UsualPlan:
             to = put_number(to, extent[1])
         to = begin = put_bytes(end_list(to, begin), script[5])
         for producer in self._producers:
+            to = put_bytes(to, ROW_START)
             to = put_number(to, producer.producer_id)
             to = put_number(to, producer.key[0])
             to = put_number(to, producer.key[1])
             to = put_number(to, producer.epoch)
             to = put_number(to, producer.last_sequence)
             to = put_number(to, producer.run_length)
-            to = put_number(to, len(producer.recent))
+            to = put_bytes(to, LIST_START)
             for written in producer.recent:
                 for number in <tuple>written:
                     to = put_number(to, number)
-        to = begin = put_bytes(end_list(to, begin), script[6])
-        begins_at = 1
-        for producer in self._producers:
-            to = put_number(to, begins_at)
-            begins_at += NUMBERS_OF_A_STATE + NUMBERS_OF_A_BATCH * len(producer.recent)
-        to = put_bytes(end_list(to, begin), script[7])
+            to = put_bytes(to - 1, ROW_END)  # the batch that was accepted is in the list: it ends with a comma
+        to = put_bytes(end_list(to, begin), script[6])
         return text[: to - start]
 
     def conclude(self, dict states not None):

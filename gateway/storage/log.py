@@ -24,7 +24,7 @@ from gateway.protocol.copy_rows import COPY_HEADER, COPY_TRAILER
 from gateway.storage.database import Database, Row, Transaction
 from gateway.storage.keys import PartitionKey, ProducerKey
 from gateway.storage.locks import partition_key
-from gateway.storage.producers import KnownProducer, load_sequences, state_integers
+from gateway.storage.producers import KnownProducer, load_sequences, remembered_rows
 from gateway.storage.results import ResultRows
 from gateway.storage.script_socket import ScriptSocket
 from gateway.storage.statements import integers, statement
@@ -264,7 +264,6 @@ def advance_script(
         transactions = sorted({(extent.key.producer_id, extent.producer_epoch) for extent in extents})
         locks = _locks(advance.key for advance in advances)
     moves = [number for key, *numbers in advances for number in (*key, *numbers)]
-    states, states_at = state_integers(producers)
     return statement("log/advance_partitions").format(
         transactions=integers(number for transaction in transactions for number in transaction),
         locks=integers(locks),
@@ -275,16 +274,15 @@ def advance_script(
             for key, _, first, last in extents
             for number in (key.producer_id, key.topic_id, key.partition, first, last)
         ),
-        states=integers(states),
-        states_at=integers(states_at),
+        producers=remembered_rows(producers),
     )
 
 
 def usual_script() -> tuple[bytes, ...]:
-    """A commit's string without business keys: what stands before, between and after its lists of numbers, which are
-    transactions, locks, advances and where they begin, extents, states and where they begin."""
+    """A commit's string without business keys: what stands before, between and after its lists, which are
+    transactions, locks, advances and where they begin, extents, and rows of producers."""
     place = "\0"
-    lists = ("transactions", "locks", "advances", "advances_at", "extents", "states", "states_at")
+    lists = ("transactions", "locks", "advances", "advances_at", "extents", "producers")
     script = statement("log/advance_partitions").format(**dict.fromkeys(lists, place))
     return tuple(part.encode() for part in f"{BEGIN}; {script}; {statement('log/copy_messages')}; COMMIT".split(place))
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from gateway.domain.sequences import ProducerState, Written
 from gateway.storage.database import Database, Row, Transaction
 from gateway.storage.keys import ProducerKey
+from gateway.storage.statements import integers
 
 __all__ = [
     "KnownProducer",
@@ -16,8 +17,11 @@ __all__ = [
     "load_sequences",
     "lock_epoch",
     "raise_epoch",
-    "state_integers",
+    "remembered_rows",
 ]
+
+QUOTE = '\\\\"'
+"""Around a list inside a row inside an array, in a literal of the kind E'…'."""
 
 
 class KnownProducer(NamedTuple):
@@ -61,16 +65,15 @@ async def list_active(database: Database, *, topic_id: int, partition: int) -> l
     return await database.rows("producers/list_active", topic_id=topic_id, partition=partition)
 
 
-def state_integers(states: Sequence[tuple[ProducerKey, ProducerState]]) -> tuple[list[int], list[int]]:
-    """What a commit remembers of producers, as kafka.advance_partitions takes it, and where each of them begins."""
-    numbers: list[int] = []
-    begins: list[int] = []
+def remembered_rows(states: Iterable[tuple[ProducerKey, ProducerState]]) -> str:
+    """What a commit remembers of producers: elements of an array of kafka.remembered_producer, for a literal of the
+    kind E'…'. Integers and what stands between them."""
+    rows = []
     for (topic_id, partition, producer_id), (epoch, last_sequence, run_length, recent) in states:
-        begins.append(len(numbers) + 1)
-        numbers += (producer_id, topic_id, partition, epoch, last_sequence, run_length, len(recent))
-        for written in recent:
-            numbers += written
-    return numbers, begins
+        numbers = integers((producer_id, topic_id, partition, epoch, last_sequence, run_length))
+        batches = integers(number for written in recent for number in written)
+        rows.append(f'"({numbers},{QUOTE}{{{batches}}}{QUOTE})"')
+    return ",".join(rows)
 
 
 def _state(row: Row) -> ProducerState | None:

@@ -5,8 +5,8 @@
 -- Returns: nothing of use.
 -- Integers: {transactions} (producer_id, producer_epoch); {locks}, see gateway/storage/locks.py; {advances} (topic_id,
 -- partition, expected next_offset, new next_offset, last stable offset if none was held back, largest timestamp in ms);
--- {extents} (producer_id, topic_id, partition, first offset, last offset); {states} (producer_id, topic_id, partition,
--- epoch, last sequence, run length, n, and of each of the n newest batches the first sequence, the last one, the base
--- offset and the largest timestamp in ms); {advances_at} and {states_at}: where each of them begins, from 1.
+-- {advances_at}: where each of them begins, from 1; {extents} (producer_id, topic_id, partition, first offset, last
+-- offset). {producers}: rows of integers, see kafka.remembered_producer; of each of the newest batches the first
+-- sequence, the last one, the base offset and the largest timestamp in ms.
 CALL kafka.advance_partitions('{{{transactions}}}', '{{{locks}}}', '{{{advances}}}', '{{{advances_at}}}',
-    '{{{extents}}}', '{{{states}}}', '{{{states_at}}}')
+    '{{{extents}}}', E'{{{producers}}}')

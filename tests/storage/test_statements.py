@@ -13,11 +13,15 @@ from psycopg import sql
 from psycopg._queries import PostgresQuery
 from psycopg.adapt import Transformer
 
+from gateway.domain.sequences import ProducerState, Written
 from gateway.resources import sql_dir
+from gateway.storage.keys import ProducerKey
 from gateway.storage.log import MOVED
+from gateway.storage.producers import remembered_rows
 from gateway.storage.statements import statement, statement_names
 
 NAMES = statement_names()
+PRODUCERS = remembered_rows([(ProducerKey(1, 1, 1), ProducerState(1, 1, 1, (Written(1, 1, 1, 1),)))])
 PARAMETER = re.compile(r"%\((\w+)\)s")
 
 
@@ -37,7 +41,7 @@ class Integers(string.Formatter):
         self._rows = rows
 
     def get_value(self, key: int | str, args: Any, kwargs: Any) -> str:
-        return {"rows": self._rows, "predicate": "true"}.get(str(key), "1")
+        return {"rows": self._rows, "predicate": "true", "producers": PRODUCERS}.get(str(key), "1")
 
 
 def with_integers(text: str) -> str:
