@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from types import ModuleType
 from typing import Any
@@ -242,6 +242,33 @@ async def test_batch_and_its_retry_in_one_group_are_written_once(
 
 
 # --- many producers --------------------------------------------------------------------------
+
+
+async def test_known_and_new_producers_of_one_commit_are_all_remembered(
+    start: Callable[..., Any], key: PartitionKey, database_url: str
+) -> None:
+    gateway = await start()
+    known, new = range(10**10, 10**10 + 300), range(10**11, 10**11 + 100)
+
+    async def write(producers: Iterable[int], values: Sequence[bytes], sequence: int) -> list[int]:
+        done = [gateway.submit(key, values, producer_id=one, epoch=0, sequence=sequence) for one in producers]
+        async with asyncio.timeout(TIMEOUT_S):
+            return [(await one).base_offset for one in done]
+
+    first = await write(known, [b"0"], 0)
+    second, third = await asyncio.gather(write(known, [b"1", b"2"], 1), write(new, [b"0"], 0))
+    expected = {one: (2, 3, [0, 0, at, 1, 2, then]) for one, at, then in zip(known, first, second, strict=True)}
+    expected |= {one: (0, 1, [0, 0, at]) for one, at in zip(new, third, strict=True)}
+    async with await psycopg.AsyncConnection.connect(database_url) as connection:
+        cursor = await connection.execute(
+            "SELECT producer_id, last_sequence, run_length, batches FROM kafka.producer_sequences"
+        )
+        found = {row[0]: (row[1], row[2], row[3]) for row in await cursor.fetchall()}
+    without_times = {
+        one: (last, length, [number for place, number in enumerate(batches) if place % 4 != 3])
+        for one, (last, length, batches) in found.items()
+    }
+    assert without_times == expected
 
 
 def test_a_producer_is_found_by_itself_however_many_others_came_since_the_session_began(
