@@ -58,7 +58,7 @@ BEGIN
         WHERE t.producer_id = transactions[i] AND t.producer_epoch = transactions[i + 1] AND t.state = 'Ongoing'
         FOR SHARE;
         IF NOT FOUND THEN
-            RAISE EXCEPTION 'the transaction of producer % is not open', transactions[i] USING ERRCODE = 'TW006';
+            RAISE EXCEPTION 'the transaction of producer % is not open', transactions[i] USING ERRCODE = 'TW007';
         END IF;
     END LOOP;
 
@@ -92,7 +92,7 @@ BEGIN
         WHERE tp.producer_id = extents[i] AND tp.topic_id = extents[i + 1] AND tp.partition = extents[i + 2];
         IF NOT FOUND THEN
             RAISE EXCEPTION 'partition % of topic id % is not in the transaction of producer %', extents[i + 2],
-                extents[i + 1], extents[i] USING ERRCODE = 'TW006';
+                extents[i + 1], extents[i] USING ERRCODE = 'TW007';
         END IF;
     END LOOP;
 
@@ -117,7 +117,7 @@ BEGIN
 END
 $$;
 
-COMMENT ON PROCEDURE kafka.advance_partitions(IN transactions bigint[], IN locks bigint[], IN advances bigint[], IN advances_at integer[], IN extents bigint[], IN producers kafka.remembered_producer[]) IS 'The first half of a commit of records: share open transactions, lock partitions, move their ends if nobody else has (else SQLSTATE TW006), and remember the newest five batches of each producer. For gateways.';
+COMMENT ON PROCEDURE kafka.advance_partitions(IN transactions bigint[], IN locks bigint[], IN advances bigint[], IN advances_at integer[], IN extents bigint[], IN producers kafka.remembered_producer[]) IS 'The first half of a commit of records: share open transactions, (else SQLSTATE TW007), lock partitions, move their ends if nobody else has (else TW006), and remember the newest five batches of each producer. For gateways.';
 
 CREATE FUNCTION kafka.append_record(topic text, partition integer, key bytea, value bytea, header_names text[] DEFAULT NULL::text[], header_values bytea[] DEFAULT NULL::bytea[]) RETURNS bigint
     LANGUAGE sql

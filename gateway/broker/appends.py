@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from enum import Enum, auto
 
 import structlog
 
@@ -29,7 +30,14 @@ from gateway.errors import (
 from gateway.storage.database import Database
 from gateway.storage.failures import DATABASE_ERRORS, UNDONE_ERRORS, is_bad_data, is_bug, translate
 from gateway.storage.keys import PartitionKey, ProducerKey
-from gateway.storage.log import KeysTaken, LogConnection, PartitionMoved, PartitionState, usual_script
+from gateway.storage.log import (
+    KeysTaken,
+    LogConnection,
+    PartitionMoved,
+    PartitionState,
+    TransactionNotOpen,
+    usual_script,
+)
 from gateway.storage.producers import KnownProducer
 from gateway.storage.transactions import AppendableTransaction
 from gateway.tasks import end_task
@@ -57,6 +65,15 @@ MAX_ATTEMPTS_WITH_KEYS = 10
 """Each attempt waits for those who began the same business keys first, and finds them done."""
 MAX_PRODUCERS_IN_MEMORY = 10_000
 """Per partition; beyond it the partition's states are read again as they are needed."""
+
+
+class Left(Enum):
+    """What there is to do with a group that compiled code was given."""
+
+    NOTHING = auto()
+    TO_JUDGE = auto()
+    TO_LOCK = auto()
+    """To judge by what is read holding the locks: what is remembered was wrong."""
 
 
 class _Known:
@@ -110,12 +127,13 @@ class _Writer:
     async def _run(self) -> None:
         while True:
             group = await self._queue.take()
-            if not await self._commit_usual(group):
-                await self._settle(group)
+            left = await self._commit_usual(group)
+            if left is not Left.NOTHING:
+                await self._settle(group, locked=left is Left.TO_LOCK)
             self._queue.give_back(group)
 
-    async def _commit_usual(self, group: list[Append]) -> bool:
-        """Commit a group in which nothing is unusual, by compiled code; false, nothing written, for any other."""
+    async def _commit_usual(self, group: list[Append]) -> Left:
+        """Commit a group in which nothing is unusual, by compiled code; any other is left, nothing of it written."""
         connection, known = self._connection, self._known
         if (
             plan_usual is None
@@ -123,27 +141,29 @@ class _Writer:
             or not connection.takes_messages
             or clock.monotonic_seconds() < known.contended_until
         ):
-            return False
+            return Left.TO_JUDGE
         try:
             plan = plan_usual(
                 group, known.states, known.producers, script=USUAL_SCRIPT, max_producers=MAX_PRODUCERS_IN_MEMORY
             )
             if plan is None:
-                return False
+                return Left.TO_JUDGE
             await connection.send(plan.message)
         except PartitionMoved:
             known.contended_until = clock.monotonic_seconds() + CONTENDED_SECONDS
-            return False
+            return Left.TO_LOCK
+        except TransactionNotOpen:
+            return Left.TO_LOCK  # a late batch, which is refused; others go on as they did
         except UNDONE_ERRORS as error:
             log.info("a group of batches is written once more", error=str(error).splitlines()[0])
-            return False
+            return Left.TO_JUDGE
         except Exception as error:  # noqa: BLE001 - whoever waits is told, whatever it is
             await self._fail(group, error)
-            return True
+            return Left.NOTHING
         failpoints.reach(failpoints.PRODUCE_COMMITTED)
         plan.conclude(known.states)
         asyncio.get_running_loop().call_soon(self._tell_usual, plan)
-        return True
+        return Left.NOTHING
 
     def _tell_usual(self, plan: UsualPlan) -> None:
         try:
@@ -155,20 +175,22 @@ class _Writer:
         metrics.PRODUCED_RECORDS.inc(plan.record_count)
         metrics.PRODUCED_BYTES.inc(plan.size_bytes)
 
-    async def _settle(self, group: list[Append]) -> None:
+    async def _settle(self, group: list[Append], *, locked: bool = False) -> None:
         """Commit the group or tell why not; raises nothing, because a writer must outlive any failure."""
         for part in _split(group):
             try:
-                await self._commit(part)
+                await self._commit(part, locked=locked)
             except Exception as error:  # noqa: BLE001 - whoever waits is told, whatever it is
                 await self._fail(part, error)
 
-    async def _commit(self, group: list[Append]) -> None:
+    async def _commit(self, group: list[Append], *, locked: bool) -> None:
+        """`locked`: what is known is not believed, but read again holding the locks."""
         keys = list(dict.fromkeys(append.key for append in group))
         has_keys = any(append.keys is not None for append in group)
         now = clock.monotonic_seconds()
         locked = (
-            now < self._known.contended_until
+            locked
+            or now < self._known.contended_until
             or any(key not in self._known.states for key in keys)
             # What an open transaction holds is only known for certain while it cannot end.
             or (
@@ -212,6 +234,8 @@ class _Writer:
                 )
             except PartitionMoved:
                 self._known.contended_until = clock.monotonic_seconds() + CONTENDED_SECONDS
+                return False
+            except TransactionNotOpen:
                 return False
             except KeysTaken:
                 self._known.repeated_until = clock.monotonic_seconds() + REPEATED_SECONDS

@@ -36,6 +36,7 @@ __all__ = [
     "LogConnection",
     "PartitionMoved",
     "PartitionState",
+    "TransactionNotOpen",
     "advance_script",
     "load_partitions",
     "read_messages",
@@ -47,8 +48,8 @@ BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
 NUMBERS_OF_AN_ADVANCE = 6
 
-MOVED = "TW006"
-"""SQLSTATE of kafka.advance_partitions: something is not as it was when it was read."""
+MOVED, NOT_OPEN = "TW006", "TW007"
+"""SQLSTATEs of kafka.advance_partitions: something is not as it was when it was read."""
 
 
 class PartitionState(NamedTuple):
@@ -73,6 +74,10 @@ class Advance(NamedTuple):
 
 class PartitionMoved(Exception):
     """Another gateway wrote one of the partitions (or it was deleted) since its state was read."""
+
+
+class TransactionNotOpen(Exception):
+    """A transaction that the commit appends to has ended, or one of the partitions is not in it."""
 
 
 class KeysTaken(Exception):
@@ -111,8 +116,9 @@ class LogConnection:
         transaction; returns after COMMIT.
 
         `locked` says that `lock_and_load` began the transaction. `key_script`: the statement that begins business keys.
-        Raises PartitionMoved, nothing written, when a partition is not where `advances` expects it or a transaction is
-        not open, and KeysTaken when one of the keys is known. After any other error the outcome may be unknown.
+        Nothing is written where it raises PartitionMoved, since a partition is not where `advances` expects it,
+        TransactionNotOpen, or KeysTaken, since one of the keys is known. After any other error the outcome may be
+        unknown.
         """
         script = "" if locked else f"{BEGIN}; "
         script += advance_script(advances, extents, producers, locked=locked) + "; "
@@ -130,7 +136,7 @@ class LogConnection:
             await self.roll_back()
             if isinstance(error, pg.UniqueViolation) and error.diag.table_name == "idempotency_keys":
                 raise KeysTaken(str(error)) from None
-            _raise_if_moved(error)
+            _raise_refused(error)
             raise
 
     @property
@@ -145,7 +151,7 @@ class LogConnection:
             await self._script.send(message, timeout_seconds=self._timeout_seconds)
         except BaseException as error:
             await self.roll_back()
-            _raise_if_moved(error)
+            _raise_refused(error)
             raise
 
     async def commit_without_rows(self, producers: Sequence[tuple[ProducerKey, ProducerState]]) -> None:
@@ -287,9 +293,12 @@ def usual_script() -> tuple[bytes, ...]:
     return tuple(part.encode() for part in f"{BEGIN}; {script}; {statement('log/copy_messages')}; COMMIT".split(place))
 
 
-def _raise_if_moved(error: BaseException) -> None:
+def _raise_refused(error: BaseException) -> None:
+    """What kafka.advance_partitions refuses, as an exception of its own."""
     if isinstance(error, pg.Error) and error.sqlstate == MOVED:
         raise PartitionMoved(str(error)) from None
+    if isinstance(error, pg.Error) and error.sqlstate == NOT_OPEN:
+        raise TransactionNotOpen(str(error)) from None
 
 
 def _lock_script(keys: Iterable[PartitionKey]) -> str:

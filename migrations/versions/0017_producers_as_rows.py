@@ -1,7 +1,8 @@
 """What a commit remembers of producers is given as rows, not as one list of numbers.
 
 Each producer's batches were cut out of the list, for which PostgreSQL copies the whole of it: a commit of a thousand
-producers copied it a thousand times. Gateways of the version before are stopped first.
+producers copied it a thousand times. And a transaction that is not open has an SQLSTATE of its own: a late batch is no
+other gateway at work. Gateways of the version before are stopped first.
 
 Locks: none beyond the catalog's.
 """
@@ -52,7 +53,7 @@ BEGIN
         WHERE t.producer_id = transactions[i] AND t.producer_epoch = transactions[i + 1] AND t.state = 'Ongoing'
         FOR SHARE;
         IF NOT FOUND THEN
-            RAISE EXCEPTION 'the transaction of producer % is not open', transactions[i] USING ERRCODE = 'TW006';
+            RAISE EXCEPTION 'the transaction of producer % is not open', transactions[i] USING ERRCODE = 'TW007';
         END IF;
     END LOOP;
 
@@ -86,7 +87,7 @@ BEGIN
         WHERE tp.producer_id = extents[i] AND tp.topic_id = extents[i + 1] AND tp.partition = extents[i + 2];
         IF NOT FOUND THEN
             RAISE EXCEPTION 'partition % of topic id % is not in the transaction of producer %', extents[i + 2],
-                extents[i + 1], extents[i] USING ERRCODE = 'TW006';
+                extents[i + 1], extents[i] USING ERRCODE = 'TW007';
         END IF;
     END LOOP;
 
@@ -112,8 +113,8 @@ END
 $procedure$;
 
 COMMENT ON PROCEDURE kafka.advance_partitions IS 'The first half of a commit of records: share open transactions, '
-    'lock partitions, move their ends if nobody else has (else SQLSTATE TW006), and remember the newest five batches '
-    'of each producer. For gateways.';
+    '(else SQLSTATE TW007), lock partitions, move their ends if nobody else has (else TW006), and remember the newest '
+    'five batches of each producer. For gateways.';
 """
 
 

@@ -30,7 +30,7 @@ from gateway.errors import (
 from gateway.protocol.batches import BatchLimits, decode_produced
 from gateway.storage.database import Database
 from gateway.storage.keys import PartitionKey, ProducerKey
-from gateway.storage.log import PartitionState, advance_script
+from gateway.storage.log import LogConnection, PartitionState, advance_script
 from gateway.storage.script_socket import ScriptSocket
 from gateway.storage.transactions import Extent
 from tests.support.auditor import require_nothing_held
@@ -448,6 +448,28 @@ async def test_nothing_is_appended_to_a_transaction_that_has_ended(
     with pytest.raises(KafkaError):
         await gateway.append(key, [b"late"], **late)
     assert b"late" not in [row.value for row in await rows_of(database_url)]
+
+
+async def test_a_late_batch_does_not_slow_others_down(
+    begin: tuple[Gateway, OpenTransaction], key: PartitionKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Locks are taken first where another gateway is at work, which it is not."""
+    gateway, transaction = begin
+    late = transaction.batch(3)
+    await transaction.commit()
+    await gateway.append(key, [b"plain"])
+    with pytest.raises(KafkaError):
+        await gateway.append(key, [b"late"], **late)
+    locked: list[Sequence[PartitionKey]] = []
+    lock_and_load = LogConnection.lock_and_load
+
+    async def watched(self: LogConnection, keys: Sequence[PartitionKey], producer_ids: Sequence[int]) -> Any:
+        locked.append(keys)
+        return await lock_and_load(self, keys, producer_ids)
+
+    monkeypatch.setattr(LogConnection, "lock_and_load", watched)
+    await gateway.append(key, [b"plain"])
+    assert not locked
 
 
 async def test_a_late_batch_does_not_slip_into_the_next_transaction_together_with_its_first_one(
