@@ -19,6 +19,7 @@ from benchmarks.clients import Client, ClientFailed, JavaClient, Librdkafka
 from benchmarks.report import print_sections, write_markdown
 from benchmarks.run import measure
 from benchmarks.stack import Stack, StackFailed
+from benchmarks.turns import TurnsFailed
 from benchmarks.workload import DEFAULT, QUICK, Part, Workload
 from gateway.errors import StartupError
 from tests.support.gateway_process import GatewayFailed
@@ -62,7 +63,7 @@ def main(
             ):
                 kafka = running.enter_context(ApacheKafka(stack.directory))
             results = measure(stack, clients, workload, parts, progress.print, kafka=kafka)
-    except (StackFailed, GatewayFailed, ClientFailed, StartupError) as failed:
+    except (StackFailed, GatewayFailed, ClientFailed, TurnsFailed, StartupError) as failed:
         progress.print(str(failed), style="red", markup=False)
         raise typer.Exit(1) from None
     for part, seconds in results.seconds.items():
