@@ -116,6 +116,7 @@ class Librdkafka:
     def produce(
         self, bootstrap: str, topic: str, shape: Shape, records: int, guarantee: Guarantee = Guarantee.IDEMPOTENT
     ) -> float:
+        assert guarantee is not Guarantee.NONE
         options: list[object] = ["--record-bytes", shape.record_bytes]
         if guarantee is Guarantee.TRANSACTIONAL:
             options += ["--transaction-ms", TRANSACTION_MS]
@@ -202,6 +203,7 @@ class JavaClient:
     def produce(
         self, bootstrap: str, topic: str, shape: Shape, records: int, guarantee: Guarantee = Guarantee.IDEMPOTENT
     ) -> float:
+        assert guarantee is not Guarantee.NONE
         options: list[object] = []
         if guarantee is Guarantee.TRANSACTIONAL:
             options = ["--transactional-id", topic, "--transaction-duration-ms", TRANSACTION_MS]

@@ -57,8 +57,8 @@ def _measure_kafka(bench: Bench, kafka: ApacheKafka, client: Client, shape: Shap
 
 
 def _take(bench: Bench, turns: Turns, cpu_seconds: Callable[[], CpuSeconds]) -> tuple[dict[str, Run], int]:
-    """The median turn of each side, since a checkpoint that falls on one of them is no difference between them; and
-    how many records each has written in all."""
+    """The median turn of each side, since a checkpoint that falls on one of them is no difference between them, with
+    the CPU of all its turns; and how many records each has written."""
     done: dict[str, list[Run]] = {side: [] for side in ACTIVITIES}
     written = dict.fromkeys(ACTIVITIES, 0)
     for number in range(bench.workload.warmup_turns + bench.workload.turns):

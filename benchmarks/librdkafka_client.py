@@ -1,6 +1,6 @@
 """One measurement with confluent-kafka, in a process of its own: arguments in, a JSON line out.
 
-The client's defaults, but for idempotence, which librdkafka has to be told, and for what `consume` explains.
+The client's defaults, but for idempotence, which librdkafka has to be told, and for what is explained where it is set.
 """
 
 from __future__ import annotations

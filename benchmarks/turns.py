@@ -1,4 +1,4 @@
-"""Two ways to produce in one client process, in turns of a second or less.
+"""Two ways to produce in one client process, in turns of a fraction of a second.
 
 A machine's speed changes from minute to minute and a JVM's while it compiles, by more than a comparison of a few
 percent can bear; neighbouring turns of one process have both in common. The program (`turns_client.py`,
@@ -7,7 +7,9 @@ percent can bear; neighbouring turns of one process have both in common. The pro
 
 from __future__ import annotations
 
+import select
 import subprocess
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -16,10 +18,11 @@ from tests.support.gateway_process import REPOSITORY
 __all__ = ["Turn", "Turns", "TurnsFailed"]
 
 END_TIMEOUT_S = 30.0
+TURN_TIMEOUT_S = 180.0
 
 
 class TurnsFailed(Exception):
-    """The program ended before its time; the message is what it wrote."""
+    """The program ended before its time, or took too long."""
 
 
 class Turn(NamedTuple):
@@ -47,23 +50,28 @@ class Turns:
     ) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         try:
             self._process.stdin.close()
             self._process.wait(END_TIMEOUT_S)
         except (subprocess.TimeoutExpired, BrokenPipeError):
             self._process.kill()
             self._process.wait()
+        self._process.stdout.close()
 
     def take(self, whose: str) -> Turn:
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        try:
+        answer = ""
+        with suppress(BrokenPipeError):
             self._process.stdin.write(f"{whose}\n")
+            if not select.select([self._process.stdout], [], [], TURN_TIMEOUT_S)[0]:
+                self._process.kill()
+                raise TurnsFailed(f"{' '.join(self._command)} did not end a turn in {TURN_TIMEOUT_S:.0f} s")
             answer = self._process.stdout.readline()
-        except BrokenPipeError:
-            answer = ""
         if not answer:
-            raise TurnsFailed(f"{' '.join(self._command)} ended with {self._process.wait(END_TIMEOUT_S)}")
+            self._process.kill()
+            raise TurnsFailed(f"{' '.join(self._command)} ended with {self._process.wait()}")
         records, seconds = answer.split()
         return Turn(int(records), float(seconds))

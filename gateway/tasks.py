@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import structlog
+
 __all__ = ["end_task"]
+
+log = structlog.get_logger()
 
 PATIENCE_SECONDS = 1.0
 
@@ -18,8 +22,11 @@ async def end_task(task: asyncio.Task[Any] | None) -> None:
     """
     if task is None:
         return
+    task.cancel()
     while not task.done():
-        task.cancel()
         await asyncio.wait([task], timeout=PATIENCE_SECONDS)
+        if not task.done():
+            log.info("a background task is cancelled once more", task=repr(task.get_coro()))
+            task.cancel()
     if not task.cancelled():
         task.exception()

@@ -117,7 +117,7 @@ BEGIN
 END
 $$;
 
-COMMENT ON PROCEDURE kafka.advance_partitions(IN transactions bigint[], IN locks bigint[], IN advances bigint[], IN advances_at integer[], IN extents bigint[], IN producers kafka.remembered_producer[]) IS 'The first half of a commit of records: share open transactions, (else SQLSTATE TW007), lock partitions, move their ends if nobody else has (else TW006), and remember the newest five batches of each producer. For gateways.';
+COMMENT ON PROCEDURE kafka.advance_partitions(IN transactions bigint[], IN locks bigint[], IN advances bigint[], IN advances_at integer[], IN extents bigint[], IN producers kafka.remembered_producer[]) IS 'The first half of a commit of records: share open transactions (else SQLSTATE TW007), lock partitions, move their ends if nobody else has (else TW006), and remember the newest five batches of each producer. For gateways.';
 
 CREATE FUNCTION kafka.append_record(topic text, partition integer, key bytea, value bytea, header_names text[] DEFAULT NULL::text[], header_values bytea[] DEFAULT NULL::bytea[]) RETURNS bigint
     LANGUAGE sql

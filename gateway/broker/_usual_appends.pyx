@@ -390,6 +390,8 @@ cdef class UsualPlan:
         cdef uint8_t *begin
         cdef Place place
         cdef Remembered producer
+        if len(script) != 7:
+            raise ValueError("the script is of another version")
         for part in script:
             room += len(part)
         room += LONGEST_NUMBER * (len(self._places) * (NUMBERS_OF_AN_ADVANCE + 2))

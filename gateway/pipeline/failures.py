@@ -12,7 +12,9 @@ from gateway.storage.failures import UNDONE_ERRORS
 
 __all__ = ["JobFailed", "describe", "is_passing"]
 
-# What the JDBC driver, whose errors reach Python as text, says of a server that is not there or goes away.
+# Errors of executors reach the driver as text. A job may have connections of its own, to whomever: these are ours.
+DRIVERS = re.compile(r"org\.postgresql|psycopg")
+# What the drivers say of a server that is not there or goes away.
 LOST = re.compile(
     r"Connection to \S+ refused|the database system is|terminating connection|I/O error occurred|"
     r"This connection has been closed|connection attempt failed|Connection reset|SQLSTATE\(?08|server closed the",
@@ -32,7 +34,8 @@ def is_passing(error: BaseException, database: PipelineDatabase) -> bool:
         return True
     if isinstance(error, PipelineError):
         return False
-    if LOST.search(str(error)):
+    text = str(error)
+    if DRIVERS.search(text) and LOST.search(text):
         return True
     try:
         database.connect().close()
@@ -42,13 +45,14 @@ def is_passing(error: BaseException, database: PipelineDatabase) -> bool:
 
 
 def describe(error: BaseException) -> str:
-    """One line: the innermost cause that has a message; Spark puts causes below its own stack."""
+    """One line: the innermost cause, which Spark puts below its own stack."""
     text = str(error).strip()
     if isinstance(error, PipelineError):
         return text
     if causes := CAUSE.findall(text):
-        # The innermost of a lost connection is a bare java.io.EOFException, which tells nobody anything.
-        return _short(next((cause for cause in reversed(causes) if ": " in cause), causes[-1]))
+        told = next((cause for cause in reversed(causes) if ": " in cause), causes[-1])
+        # The innermost of a lost connection is a bare java.io.EOFException, which by itself tells nobody anything.
+        return _short(told) if told == causes[-1] else f"{_short(told)} ({_short(causes[-1])})"
     if "Traceback (most recent call last)" in text and (raised := RAISED.findall(text.split("Traceback", 1)[1])):
         return _short(raised[-1])
     return _short(f"{type(error).__name__}: {(text.splitlines() or [''])[0]}")

@@ -261,6 +261,8 @@ class Runner:
         if isinstance(error, PipelineError):
             told = error
         elif is_passing(error, self._run.database):
+            if not isinstance(error, psycopg.Error):
+                log.warning("pipeline's batch failed", pipeline=self.pipeline, exc_info=error)
             told = DatabaseUnavailable(
                 f"The database was lost or busy: {describe(error)}. Nothing was written by halves; run the pipeline "
                 "again."

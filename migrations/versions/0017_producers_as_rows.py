@@ -112,7 +112,7 @@ BEGIN
 END
 $procedure$;
 
-COMMENT ON PROCEDURE kafka.advance_partitions IS 'The first half of a commit of records: share open transactions, '
+COMMENT ON PROCEDURE kafka.advance_partitions IS 'The first half of a commit of records: share open transactions '
     '(else SQLSTATE TW007), lock partitions, move their ends if nobody else has (else TW006), and remember the newest '
     'five batches of each producer. For gateways.';
 """

@@ -11,7 +11,7 @@ from gateway.pipeline.failures import JobFailed, describe, is_passing
 
 LOST_WHILE_READING = """An error occurred while calling o5261.count.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 9.0 failed 1 times
-Caused by: org.postgresql.util.PSQLException: An I/O error occurred while sending to the backend.
+Caused by: org.postgresql.util.PSQLException: An I/O error occurred while sending.
 \tat org.postgresql.core.v3.QueryExecutorImpl.execute(QueryExecutorImpl.java:421)
 Caused by: java.io.EOFException
 \tat org.postgresql.core.PGStream.receiveChar(PGStream.java:479)
@@ -35,6 +35,8 @@ Caused by: java.lang.ArithmeticException: divide by zero
         (psycopg.InterfaceError("the connection is closed"), True),
         (pg.SerializationFailure("could not serialize access"), True),
         (DatabaseUnavailable("The database cannot be reached."), True),
+        (RuntimeError("psycopg.OperationalError: server closed the connection unexpectedly"), True),
+        (RuntimeError("requests.exceptions.ConnectionError: Connection reset by peer"), False),
         (RuntimeError(WRONG_WORK), False),
         (JobFailed("The job refused it."), False),
         (ValueError("no such column"), False),
@@ -55,7 +57,7 @@ def test_waiting_helps_as_long_as_the_database_is_away() -> None:
     [
         (
             RuntimeError(LOST_WHILE_READING),
-            "org.postgresql.util.PSQLException: An I/O error occurred while sending to the backend",
+            "org.postgresql.util.PSQLException: An I/O error occurred while sending (java.io.EOFException)",
         ),
         (RuntimeError(WRONG_WORK), "java.lang.ArithmeticException: divide by zero"),
         (RuntimeError("of o1.x\nCaused by: java.io.EOFException\n"), "java.io.EOFException"),
