@@ -53,9 +53,7 @@ def produce(
     is_idempotent: bool,
     producers: int = 1,
 ) -> dict[str, float]:
-    per_batch = BATCH_BYTES // (record_bytes + RECORD_OVERHEAD_BYTES)
-    values = payloads(record_bytes)
-    batch = make_batch([values[n % len(values)] for n in range(per_batch)])
+    per_batch, batch = _full_batch(record_bytes)
     rounds = max(2, -(-records // (per_batch * partitions * producers)))
     with ExitStack() as connections:
         senders = [connections.enter_context(HandmadeProducer(bootstrap)) for _ in range(producers)]
@@ -76,9 +74,7 @@ def make_sender(
     bootstrap: str, topic: str, *, records: int, record_bytes: int, partitions: int, is_idempotent: bool
 ) -> Callable[[], Turn]:
     """What sends the records, or a few more, whenever it is called."""
-    per_batch = BATCH_BYTES // (record_bytes + RECORD_OVERHEAD_BYTES)
-    values = payloads(record_bytes)
-    batch = make_batch([values[n % len(values)] for n in range(per_batch)])
+    per_batch, batch = _full_batch(record_bytes)
     sender = HandmadeProducer(bootstrap)
     identity = sender.init_producer_id()[1:] if is_idempotent else (-1, -1)
     sequences = count(0, per_batch)
@@ -93,6 +89,13 @@ def make_sender(
         return Turn(rounds * per_batch * partitions, seconds)
 
     return send
+
+
+def _full_batch(record_bytes: int) -> tuple[int, bytes]:
+    """How many records fit into a batch, and such a batch."""
+    per_batch = BATCH_BYTES // (record_bytes + RECORD_OVERHEAD_BYTES)
+    values = payloads(record_bytes)
+    return per_batch, make_batch([values[n % len(values)] for n in range(per_batch)])
 
 
 def _frames(
