@@ -11,4 +11,5 @@ cdef class Append:
     cdef object _producer_key
     cdef object _on_done
 
+    cdef object know(self, outcome)
     cpdef settle(self, outcome)

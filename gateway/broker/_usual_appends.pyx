@@ -80,11 +80,18 @@ cdef class Append:
         cdef tuple batch = <tuple>self.batch
         return batch[PRODUCER_ID] if batch[IS_TRANSACTIONAL] else None
 
+    cdef object know(self, outcome):
+        """Who is to be told; None if it was settled before."""
+        if self.outcome is not None:
+            return None
+        self.outcome = outcome
+        # Let go of whoever waits: it holds the append, and together they would stay until the next collection.
+        on_done, self._on_done = self._on_done, None
+        return on_done
+
     cpdef settle(self, outcome):
-        if self.outcome is None:
-            self.outcome = outcome
-            # Let go of whoever waits: it holds the append, and together they would stay until the next collection.
-            on_done, self._on_done = self._on_done, None
+        on_done = self.know(outcome)
+        if on_done is not None:
             on_done()
 
 
@@ -483,14 +490,19 @@ cdef class UsualPlan:
             on_written(make_tuple(written_class, (place.key, place.state(), batches[place.key])))
 
     def settle(self):
-        """Answer producers."""
+        """Answer producers. All that is known is said before anybody is told, so that a connection answers all of its
+        requests in one piece."""
         cdef Append append
         cdef Place place
         cdef Py_ssize_t i
+        cdef list told = []
         for i in range(len(self._appends)):
             append = self._appends[i]
             place = self._placed[i]
-            append.settle(make_tuple(Appended, (self._base_offsets[i], -1, place.log_start_offset)))
+            told.append(append.know(make_tuple(Appended, (self._base_offsets[i], -1, place.log_start_offset))))
+        for on_done in told:
+            if on_done is not None:
+                on_done()
 
 
 def plan_usual(list group not None, dict states not None, dict producers not None, *, script, max_producers):

@@ -85,10 +85,15 @@ class Append:
             self._on_done()
 
 
+Writer = Callable[[list["Append"]], None]
+"""Begins to write a group; it raises nothing."""
+
+
 class AppendQueue:
-    """What arrived for each partition, in order. For the tasks of one event loop."""
+    """What arrived for each partition, in order. For the event loop that it is made in."""
 
     def __init__(self, *, max_bytes: int) -> None:
+        self._loop = asyncio.get_running_loop()
         self._max_bytes = max_bytes
         # In the order of the first batch that waits in each.
         self._waiting: dict[PartitionKey, deque[Append]] = {}
@@ -96,7 +101,8 @@ class AppendQueue:
         self._ready_bytes = 0  # of what waits in partitions that nobody has taken
         self._is_overdue = False
         self._timer: asyncio.TimerHandle | None = None
-        self._writers: list[asyncio.Future[None]] = []  # those that wait for work
+        self._writers: list[Writer] = []  # those that wait for work
+        self._is_calling = False  # one of them is called in a moment
         self._is_empty = asyncio.Event()
         self._is_empty.set()
 
@@ -111,34 +117,16 @@ class AppendQueue:
         self._ready_bytes += len(append.batch.data)
         self._wake()
 
-    async def take(self) -> list[Append]:
-        """Batches of partitions that nobody else has, as soon as they are worth a commit; `give_back` when done."""
-        while not self._is_worth_a_commit():
-            wake = asyncio.get_running_loop().create_future()
-            self._writers.append(wake)
-            await wake
-        self._is_overdue = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        group: list[Append] = []
-        size_bytes = 0
-        for key in [key for key in self._waiting if key not in self._taken]:
-            waiting = self._waiting[key]
-            while waiting and (not group or size_bytes + len(waiting[0].batch.data) <= self._max_bytes):
-                append = waiting.popleft()
-                size_bytes += len(append.batch.data)
-                group.append(append)
-                self._taken.add(key)
-            if not waiting:
-                del self._waiting[key]
-            elif key in self._taken:
-                self._ready_bytes -= _size_bytes(waiting)
-            if waiting:
-                break  # the group is full
-        self._ready_bytes -= size_bytes
-        self._wake()  # for what is left
-        return group
+    def wait(self, writer: Writer) -> None:
+        """Call `writer`, once, with batches of partitions that nobody else has, as soon as they are worth a commit;
+        `give_back` when it is done with them."""
+        self._writers.append(writer)
+        self._wake()
+
+    def leave(self, writer: Writer) -> None:
+        """It does not wait any more."""
+        with suppress(ValueError):
+            self._writers.remove(writer)
 
     def give_back(self, group: Iterable[Append]) -> None:
         """The group is settled: what came for its partitions meanwhile may be taken."""
@@ -161,17 +149,48 @@ class AppendQueue:
         return self._ready_bytes > 0 and (not self._taken or self._ready_bytes >= OVERLAP_BYTES or self._is_overdue)
 
     def _wake(self) -> None:
-        """Wake a writer now, or, where too little is ready, in a while."""
-        if not self._is_worth_a_commit():
-            if self._ready_bytes and self._timer is None:
-                self._timer = asyncio.get_running_loop().call_later(OVERLAP_SECONDS, self._grow_overdue)
+        """Call a writer, or, where too little is ready, in a while. Not at once: what has arrived already, of this
+        request and of others, is to be in its group."""
+        if self._is_calling:
             return
-        while self._writers:
-            # The one that wrote last: its session in the database has at hand what the next commit needs.
-            writer = self._writers.pop()
-            if not writer.done():  # it may have been cancelled
-                writer.set_result(None)
-                return
+        if self._is_worth_a_commit():
+            if self._writers:
+                self._is_calling = True
+                self._loop.call_soon(self._call_writer)
+        elif self._ready_bytes and self._timer is None:
+            self._timer = self._loop.call_later(OVERLAP_SECONDS, self._grow_overdue)
+
+    def _call_writer(self) -> None:
+        self._is_calling = False
+        if not self._writers or not self._is_worth_a_commit():
+            return
+        # The one that wrote last: its session in the database has at hand what the next commit needs.
+        writer = self._writers.pop()
+        writer(self._take())
+        self._wake()  # for what is left
+
+    def _take(self) -> list[Append]:
+        self._is_overdue = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        group: list[Append] = []
+        size_bytes = 0
+        for key in [key for key in self._waiting if key not in self._taken]:
+            waiting = self._waiting[key]
+            while waiting and (not group or size_bytes + len(waiting[0].batch.data) <= self._max_bytes):
+                append = waiting.popleft()
+                size_bytes += len(append.batch.data)
+                group.append(append)
+                self._taken.add(key)
+            if not waiting:
+                del self._waiting[key]
+            elif key in self._taken:
+                self._ready_bytes -= _size_bytes(waiting)
+            if waiting:
+                break  # the group is full
+        self._ready_bytes -= size_bytes
+        return group
 
     def _grow_overdue(self) -> None:
         self._timer = None

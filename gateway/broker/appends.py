@@ -68,7 +68,7 @@ MAX_PRODUCERS_IN_MEMORY = 10_000
 
 
 class Left(Enum):
-    """What there is to do with a group that compiled code was given."""
+    """What there is to do with a group that the short way did not commit."""
 
     NOTHING = auto()
     TO_JUDGE = auto()
@@ -117,53 +117,63 @@ class _Writer:
         self._timeout_ms = timeout_ms
         self._on_written = on_written
         self._connection: LogConnection | None = None
+        self._loop = asyncio.get_running_loop()
+        self._under_way: tuple[list[Append], UsualPlan] | None = None
+        self._left: asyncio.Future[tuple[list[Append], Exception | None]] = self._loop.create_future()
+        """What the task is to do: a group, and what went wrong with it."""
         self._task = asyncio.create_task(self._run())
+        self._queue.wait(self._begin)
 
     async def stop(self) -> None:
+        self._queue.leave(self._begin)
         await end_task(self._task)
         if self._connection is not None:
             await self._connection.close()
 
-    async def _run(self) -> None:
-        while True:
-            group = await self._queue.take()
-            left = await self._commit_usual(group)
-            if left is not Left.NOTHING:
-                await self._settle(group, locked=left is Left.TO_LOCK)
-            self._queue.give_back(group)
+    # --- the short way: compiled code and callbacks, no task ------------------------------------
 
-    async def _commit_usual(self, group: list[Append]) -> Left:
-        """Commit a group in which nothing is unusual, by compiled code; any other is left, nothing of it written."""
+    def _begin(self, group: list[Append]) -> None:
+        """Commit a group in which nothing is unusual; any other is left to the task, nothing of it written."""
         connection, known = self._connection, self._known
-        if (
-            plan_usual is None
-            or connection is None
-            or not connection.takes_messages
-            or clock.monotonic_seconds() < known.contended_until
-        ):
-            return Left.TO_JUDGE
         try:
-            plan = plan_usual(
-                group, known.states, known.producers, script=USUAL_SCRIPT, max_producers=MAX_PRODUCERS_IN_MEMORY
-            )
-            if plan is None:
-                return Left.TO_JUDGE
-            await connection.send(plan.message)
-        except PartitionMoved:
-            known.contended_until = clock.monotonic_seconds() + CONTENDED_SECONDS
-            return Left.TO_LOCK
-        except TransactionNotOpen:
-            return Left.TO_LOCK  # a late batch, which is refused; others go on as they did
-        except UNDONE_ERRORS as error:
-            log.info("a group of batches is written once more", error=str(error).splitlines()[0])
-            return Left.TO_JUDGE
+            if (
+                plan_usual is None
+                or connection is None
+                or not connection.takes_messages
+                or clock.monotonic_seconds() < known.contended_until
+            ):
+                plan = None
+            else:
+                plan = plan_usual(
+                    group, known.states, known.producers, script=USUAL_SCRIPT, max_producers=MAX_PRODUCERS_IN_MEMORY
+                )
+            if plan is None or connection is None:
+                self._leave(group, None)
+                return
+            self._under_way = (group, plan)
+            connection.begin(plan.message, self._end)
         except Exception as error:  # noqa: BLE001 - whoever waits is told, whatever it is
-            await self._fail(group, error)
-            return Left.NOTHING
-        failpoints.reach(failpoints.PRODUCE_COMMITTED)
-        plan.conclude(known.states)
-        asyncio.get_running_loop().call_soon(self._tell_usual, plan)
-        return Left.NOTHING
+            self._leave(group, error)
+
+    def _end(self, error: Exception | None) -> None:
+        assert self._under_way is not None
+        (group, plan), self._under_way = self._under_way, None
+        if error is None:
+            failpoints.reach(failpoints.PRODUCE_COMMITTED)
+            plan.conclude(self._known.states)
+            self._give_back(group)
+            # Behind the next commit, if there is one to begin.
+            self._loop.call_soon(self._tell_usual, plan)
+        else:
+            self._leave(group, error)
+
+    def _leave(self, group: list[Append], error: Exception | None) -> None:
+        if not self._left.done():  # the task was cancelled
+            self._left.set_result((group, error))
+
+    def _give_back(self, group: list[Append]) -> None:
+        self._queue.give_back(group)
+        self._queue.wait(self._begin)
 
     def _tell_usual(self, plan: UsualPlan) -> None:
         try:
@@ -174,6 +184,34 @@ class _Writer:
         plan.settle()
         metrics.PRODUCED_RECORDS.inc(plan.record_count)
         metrics.PRODUCED_BYTES.inc(plan.size_bytes)
+
+    # --- the long way ---------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            group, error = await self._left
+            self._left = self._loop.create_future()
+            left = Left.TO_JUDGE if error is None else await self._undo(group, error)
+            if left is not Left.NOTHING:
+                await self._settle(group, locked=left is Left.TO_LOCK)
+            self._give_back(group)
+
+    async def _undo(self, group: list[Append], error: Exception) -> Left:
+        """The short way went wrong: tell whoever waits, or say what is to be done with the group."""
+        try:
+            assert self._connection is not None
+            await self._connection.undo(error)
+        except PartitionMoved:
+            self._known.contended_until = clock.monotonic_seconds() + CONTENDED_SECONDS
+            return Left.TO_LOCK
+        except TransactionNotOpen:
+            return Left.TO_LOCK  # a late batch, which is refused; others go on as they did
+        except UNDONE_ERRORS as undone:
+            log.info("a group of batches is written once more", error=str(undone).splitlines()[0])
+            return Left.TO_JUDGE
+        except Exception as failed:  # noqa: BLE001 - whoever waits is told, whatever it is
+            await self._fail(group, failed)
+        return Left.NOTHING
 
     async def _settle(self, group: list[Append], *, locked: bool = False) -> None:
         """Commit the group or tell why not; raises nothing, because a writer must outlive any failure."""

@@ -148,8 +148,9 @@ cdef class UsualPending:
         """The response frame once everything is settled; raises what nobody foresaw."""
         cdef Append append
         cdef bint is_written = True
-        if self._unsettled > 0:
-            return None
+        for append in self._appends:  # all may be known before everybody was told
+            if append.outcome is None:
+                return None
         for append in self._appends:
             if not isinstance(append.outcome, Appended):
                 if not isinstance(append.outcome, KafkaError):

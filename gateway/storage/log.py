@@ -8,7 +8,7 @@ business keys, are the only literals in it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -141,18 +141,20 @@ class LogConnection:
 
     @property
     def takes_messages(self) -> bool:
-        """Whether `send` can be used: the server is reached without a pooler and without encryption."""
+        """Whether `begin` can be used: the server is reached without a pooler and without encryption."""
         return self._script is not None and not self._connection.closed
 
-    async def send(self, message: bytes) -> None:
-        """Run a commit whose string and COPY data are one message; returns after COMMIT, raises as `append` does."""
+    def begin(self, message: bytes, on_done: Callable[[Exception | None], None]) -> None:
+        """Run a commit whose string and COPY data are one message; `on_done` is called after COMMIT, or with the error
+        that `undo` is to be told of."""
         assert self._script is not None
-        try:
-            await self._script.send(message, timeout_seconds=self._timeout_seconds)
-        except BaseException as error:
-            await self.roll_back()
-            _raise_refused(error)
-            raise
+        self._script.begin(message, timeout_seconds=self._timeout_seconds, on_done=on_done)
+
+    async def undo(self, error: Exception) -> None:
+        """Leave what `begin` began; raises as `append` does."""
+        await self.roll_back()
+        _raise_refused(error)
+        raise error
 
     async def commit_without_rows(self, producers: Sequence[tuple[ProducerKey, ProducerState]]) -> None:
         """End the transaction that `lock_and_load` began: remember the producers, and what else it wrote."""

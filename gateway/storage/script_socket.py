@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Self
 
 import psycopg
@@ -29,13 +30,23 @@ ROLLBACK = b"ROLLBACK"
 MAX_PIECES = 512
 """Of one system call, of which Linux allows 1,024; each chunk is two."""
 
-SHORTEST_REPLY_BYTES = 58
-"""One more than the server sends until it is ready for COPY data: BEGIN (11), CALL (10), the COPY's 14 columns (36).
-An error takes more: severity and SQLSTATE alone are 26, and there are a text and the place in the server's source."""
+TIMER_SECONDS = 0.001
+"""The loop's timers count milliseconds."""
+
+READY = b"C\0\0\0\nBEGIN\0" + b"C\0\0\0\tCALL\0" + struct.pack("!cIbh14h", b"G", 35, 1, 14, *([1] * 14))
+"""What the server sends until it is ready for COPY data, of 14 columns in binary form."""
+COMMITTED = b"C\0\0\0\x0bCOMMIT\0" + b"Z\0\0\0\x05I"
+"""What it sends at the very end: of a transaction that failed it would say that it was rolled back."""
+
+SHORTEST_REPLY_BYTES = len(READY) + 1
+"""Nobody needs to hear that the server is ready. An error takes more: severity and SQLSTATE alone are 26, and there are
+a text and the place in the server's source."""
+
+OnDone = Callable[[Exception | None], None]
 
 
 class ScriptSocket:
-    """Not for use by two tasks at once, nor while psycopg waits for the same connection."""
+    """One string at a time; not for use while psycopg waits for the same connection."""
 
     def __init__(self, connection: AsyncConnection[Row]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -43,9 +54,14 @@ class ScriptSocket:
         self._socket.setblocking(False)
         self._awaited_bytes = 0
         """How much must have arrived before anybody looks; 0 while nobody does."""
+        self._unsent: memoryview | None = None
         self._unread = b""
         self._error: psycopg.Error | None = None
-        self._done: asyncio.Future[TransactionStatus] | None = None
+        self._status: TransactionStatus | None = None
+        """After the string; None until its end was read."""
+        self._on_done: OnDone | None = None
+        self._deadline = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self.is_between = True
         """False from the moment that a string is sent until its end was read: whoever leaves it so must close."""
 
@@ -60,6 +76,10 @@ class ScriptSocket:
         return cls(connection) if row == (pgconn.backend_pid,) else None
 
     def close(self) -> None:
+        """Whoever waits for a string is not told any more."""
+        self._on_done = None
+        if self._timer is not None:
+            self._timer.cancel()
         self.release()
         self._socket.close()
 
@@ -69,6 +89,7 @@ class ScriptSocket:
             self._await_bytes(1)
             self._awaited_bytes = 0
             self._loop.remove_reader(self._socket)
+        self._stop_sending()
 
     async def run(self, script: bytes, chunks: Iterable[bytes | bytearray], *, timeout_seconds: float) -> None:
         """Run statements, the last of which ends the transaction; raises the first error, the transaction undone."""
@@ -76,28 +97,24 @@ class ScriptSocket:
         for chunk in chunks:
             pieces += (HEADER.pack(b"d", 4 + len(chunk)), chunk)
         pieces.append(COPY_DONE)
-        await self._run(pieces, timeout_seconds=timeout_seconds)
-
-    async def send(self, message: bytes, *, timeout_seconds: float) -> None:
-        """The same where the string and its data are one message already."""
-        await self._run([message], timeout_seconds=timeout_seconds)
-
-    async def _run(self, pieces: list[bytes | bytearray], *, timeout_seconds: float) -> None:
-        self.is_between = False
-        self._await_bytes(SHORTEST_REPLY_BYTES)
-        deadline = self._loop.time() + timeout_seconds
-        timer = self._loop.call_at(deadline, self._expire)
-        try:
-            status = await self._exchange(pieces, deadline)
-            error = self._error
-            if status != TransactionStatus.IDLE:
-                self._await_bytes(1)
-                await self._exchange([_query(ROLLBACK)], deadline)
-        finally:
-            timer.cancel()
-        self.is_between = True
-        if error is not None:
+        done: asyncio.Future[Exception | None] = self._loop.create_future()
+        self._begin(pieces, timeout_seconds, partial(_tell, done))
+        if (error := await done) is not None:
             raise error
+
+    def begin(self, message: bytes, *, timeout_seconds: float, on_done: OnDone) -> None:
+        """The same where the string and its data are one message already; nobody waits, but `on_done` is told."""
+        self._begin([message], timeout_seconds, on_done)
+
+    def _begin(self, pieces: list[bytes | bytearray], timeout_seconds: float, on_done: OnDone) -> None:
+        self.is_between = False
+        self._on_done = on_done
+        self._error = None
+        self._deadline = self._loop.time() + timeout_seconds
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._deadline, self._look_at_time)
+        self._await_bytes(SHORTEST_REPLY_BYTES)
+        self._send(pieces)
 
     def _await_bytes(self, size_bytes: int) -> None:
         """Stay registered from one string to the next: to come and go would cost two system calls each time. And nobody
@@ -108,25 +125,45 @@ class ScriptSocket:
             self._awaited_bytes = size_bytes
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)
 
-    async def _exchange(self, pieces: list[bytes | bytearray], deadline: float) -> TransactionStatus:
-        """Send, and wait until the server is ready for the next string; `_error` is what it complained of first."""
-        self._error = None
-        self._done = self._loop.create_future()
-        for first in range(0, len(pieces), MAX_PIECES):
-            some = pieces[first : first + MAX_PIECES]
-            try:
-                sent = self._socket.sendmsg(some)
-            except BlockingIOError:
-                sent = 0
-            if sent < sum(map(len, some)):
-                unsent = memoryview(some[0] if len(some) == 1 else b"".join(some))[sent:]
-                async with asyncio.timeout_at(deadline):
-                    await self._loop.sock_sendall(self._socket, unsent)
-        return await self._done
+    # --- sending -----------------------------------------------------------------------------
+
+    def _send(self, pieces: list[bytes | bytearray]) -> None:
+        self._status = None
+        try:
+            sent = self._socket.sendmsg(pieces[:MAX_PIECES])
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self._loop.call_soon(self._lose, error)
+            return
+        if sent < sum(map(len, pieces)):
+            self._unsent = memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))[sent:]
+            self._loop.add_writer(self._socket, self._send_rest)
+
+    def _send_rest(self) -> None:
+        assert self._unsent is not None
+        try:
+            sent = self._socket.send(self._unsent)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._lose(error)
+            return
+        self._unsent = self._unsent[sent:]
+        if not self._unsent:
+            self._stop_sending()
+            self._end_if_through()
+
+    def _stop_sending(self) -> None:
+        if self._unsent is not None:
+            self._unsent = None
+            self._loop.remove_writer(self._socket)
+
+    # --- receiving ---------------------------------------------------------------------------
 
     def _receive(self) -> None:
         """Read what is there, and on until the server is ready: after a reset uvloop tells only once."""
-        while self._read_some() and self._done is not None and not self._done.done():
+        while self._read_some() and self._on_done is not None and self._status is None:
             self._await_bytes(1)  # an error comes by itself, before the end, which is short
 
     def _read_some(self) -> bool:
@@ -136,39 +173,77 @@ class ScriptSocket:
         except BlockingIOError:
             return False
         except OSError as error:
-            self._fail(psycopg.OperationalError(f"the connection to the server is lost: {error}"))
+            self._lose(error)
             return False
         if not received:
             self._fail(self._error or psycopg.OperationalError("the server closed the connection"))
             return False
-        unread = self._unread + received
+        if received.endswith(COMMITTED) and received.startswith(READY) and not self._unread:
+            self._status = TransactionStatus.IDLE
+        else:
+            self._read_messages(self._unread + received)
+        self._end_if_through()
+        return True
+
+    def _read_messages(self, unread: bytes) -> None:
         position = 0
         while len(unread) - position >= HEADER.size:
             kind, length = HEADER.unpack_from(unread, position)
             if len(unread) - position <= length:
                 break
             # What is said after the end, of a shutdown say, is not about what was sent.
-            if self._done is not None and not self._done.done():
+            if self._on_done is not None and self._status is None:
                 content = unread[position + HEADER.size : position + length + 1]
                 if kind == b"E" and self._error is None:
                     self._error = _error(content)
                 elif kind == b"Z":
-                    self._done.set_result(STATUSES[content])
+                    self._status = STATUSES[content]
             position += length + 1
         self._unread = unread[position:]
-        return True
 
-    def _expire(self) -> None:
-        self._fail(TimeoutError("the server did not answer in time"))
+    # --- the end -----------------------------------------------------------------------------
+
+    def _end_if_through(self) -> None:
+        """The server throws away what it has not read when a statement fails, but it must be sent."""
+        if self._status is None or self._unsent is not None or self._on_done is None:
+            return
+        if self._status != TransactionStatus.IDLE:
+            self._await_bytes(1)
+            self._send([_query(ROLLBACK)])
+            return
+        self.is_between = True
+        self._tell(self._error)
+
+    def _look_at_time(self) -> None:
+        """One timer for many strings, which all but never take so long."""
+        self._timer = None
+        if self._on_done is None:
+            return
+        if self._deadline - self._loop.time() > TIMER_SECONDS:
+            self._timer = self._loop.call_at(self._deadline, self._look_at_time)
+        else:
+            self._fail(TimeoutError("the server did not answer in time"))
+
+    def _lose(self, error: OSError) -> None:
+        self._fail(psycopg.OperationalError(f"the connection to the server is lost: {error}"))
 
     def _fail(self, error: Exception) -> None:
         self.release()
-        if self._done is not None and not self._done.done():
-            self._done.set_exception(error)
-            self._done.exception()  # whoever still sends is told by its own time
+        if self._on_done is not None:
+            self._tell(error)
+
+    def _tell(self, error: Exception | None) -> None:
+        on_done, self._on_done = self._on_done, None
+        assert on_done is not None
+        on_done(error)
 
 
 STATUSES = {b"I": TransactionStatus.IDLE, b"T": TransactionStatus.INTRANS, b"E": TransactionStatus.INERROR}
+
+
+def _tell(done: asyncio.Future[Exception | None], error: Exception | None) -> None:
+    if not done.done():  # whoever waited may have been cancelled
+        done.set_result(error)
 
 
 def _query(script: bytes) -> bytes:

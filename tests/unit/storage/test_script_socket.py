@@ -48,6 +48,13 @@ def script_socket(ours: socket.socket) -> ScriptSocket:
     return ScriptSocket(cast(Any, SimpleNamespace(pgconn=SimpleNamespace(socket=ours.fileno()))))
 
 
+async def send(script: ScriptSocket, content: bytes, *, timeout_seconds: float = TIMEOUT_S) -> None:
+    done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+    script.begin(content, timeout_seconds=timeout_seconds, on_done=done.set_result)
+    if (said := await done) is not None:
+        raise said
+
+
 async def answer(theirs: socket.socket, *pieces: bytes) -> None:
     """Wait for what is sent, then say these, each in a segment of its own."""
     loop = asyncio.get_running_loop()
@@ -63,7 +70,7 @@ async def run(ours: socket.socket, theirs: socket.socket, *pieces: bytes) -> Non
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(answer(theirs, *pieces))
-            await script.send(b"a commit", timeout_seconds=TIMEOUT_S)
+            await send(script, b"a commit")
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from None
     finally:
@@ -87,7 +94,7 @@ async def test_a_failed_transaction_is_left_before_the_error_is_told(
     ours, theirs = ends
     loop = asyncio.get_running_loop()
     script = script_socket(ours)
-    sending = asyncio.create_task(script.send(b"a commit", timeout_seconds=TIMEOUT_S))
+    sending = asyncio.create_task(send(script, b"a commit"))
     await loop.sock_recv(theirs, 65_536)
     await loop.sock_sendall(theirs, error("23505", "there already") + READY_IN_FAILED)
     assert b"ROLLBACK" in await loop.sock_recv(theirs, 65_536)
@@ -106,7 +113,7 @@ async def test_what_is_said_after_the_end_is_not_about_the_commit(ends: tuple[so
 async def test_a_server_that_goes_is_told_at_once(ends: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = ends
     script = script_socket(ours)
-    sending = asyncio.create_task(script.send(b"x" * 100_000, timeout_seconds=TIMEOUT_S))
+    sending = asyncio.create_task(send(script, b"x" * 100_000))
     await asyncio.sleep(0)
     # Unread data makes of a close a reset, which comes together with the last words.
     theirs.send(error("57P01", "terminating connection due to administrator command"))
@@ -126,6 +133,48 @@ async def test_a_silent_server_is_waited_for_no_longer_than_allowed(
     script = script_socket(ours)
     async with asyncio.timeout(TIMEOUT_S):
         with pytest.raises(TimeoutError):
-            await script.send(b"x" * size_bytes, timeout_seconds=0.2)
+            await send(script, b"x" * size_bytes, timeout_seconds=0.2)
     assert not script.is_between
+    script.close()
+
+
+async def test_a_commit_that_fails_early_is_sent_to_its_end_before_anybody_is_told(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    """The server takes the rest out of its input and throws it away; what comes next must begin behind it."""
+    ours, theirs = ends
+    loop = asyncio.get_running_loop()
+    script = script_socket(ours)
+    sending = asyncio.create_task(send(script, b"x" * 20_000_000))
+    await asyncio.sleep(0)
+    await loop.sock_sendall(theirs, message(b"C", b"BEGIN\0") + error("TW006", "moved") + READY)
+    await asyncio.sleep(0.1)
+    assert not sending.done()
+    assert not script.is_between
+    received = 0
+    async with asyncio.timeout(TIMEOUT_S):
+        while received < 20_000_000:
+            received += len(await loop.sock_recv(theirs, 1 << 20))
+        with pytest.raises(psycopg.DatabaseError, match="moved"):
+            await sending
+    assert script.is_between
+    script.close()
+
+
+async def test_one_timer_serves_many_commits_and_each_has_its_full_time(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, theirs = ends
+    loop = asyncio.get_running_loop()
+    script = script_socket(ours)
+    for _ in range(4):  # the timer of the first one rings while another is under way
+        sending = asyncio.create_task(send(script, b"a commit", timeout_seconds=0.3))
+        await loop.sock_recv(theirs, 65_536)
+        await asyncio.sleep(0.2)
+        await loop.sock_sendall(theirs, DONE)
+        await sending
+    started = loop.time()
+    with pytest.raises(TimeoutError):
+        await send(script, b"a commit", timeout_seconds=0.3)
+    assert 0.25 < loop.time() - started < TIMEOUT_S
     script.close()
