@@ -41,7 +41,7 @@ $$;
 
 COMMENT ON FUNCTION kafka.abort_transaction(aborted_id text) IS 'For an operator: aborts the open transaction of a transactional id and fences its producer.';
 
-CREATE PROCEDURE kafka.advance_partitions(IN transactions bigint[], IN locks bigint[], IN advances bigint[], IN advances_at integer[], IN extents bigint[], IN producers kafka.remembered_producer[])
+CREATE PROCEDURE kafka.advance_partitions(IN follows bigint, IN number bigint, IN transactions bigint[], IN locks bigint[], IN advances bigint[], IN advances_at integer[], IN extents bigint[], IN producers kafka.remembered_producer[])
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
@@ -52,6 +52,12 @@ DECLARE
     moved integer;
     lock_key bigint;
 BEGIN
+    -- A session's setting is undone with the transaction that made it: it tells whether the commit before is in force.
+    IF follows <> 0 AND follows::text IS DISTINCT FROM current_setting('tablewire.commit', true) THEN
+        RAISE EXCEPTION 'commit % of this session is not in force', follows USING ERRCODE = 'TW008';
+    END IF;
+    IF number <> 0 AND set_config('tablewire.commit', number::text, false) IS NULL THEN NULL; END IF;
+
     -- Lock order: transactions, then partitions; both come sorted.
     FOR i IN 1 .. cardinality(transactions) BY 2 LOOP
         PERFORM FROM kafka.transactions t
@@ -117,7 +123,7 @@ BEGIN
 END
 $$;
 
-COMMENT ON PROCEDURE kafka.advance_partitions(IN transactions bigint[], IN locks bigint[], IN advances bigint[], IN advances_at integer[], IN extents bigint[], IN producers kafka.remembered_producer[]) IS 'The first half of a commit of records: share open transactions (else SQLSTATE TW007), lock partitions, move their ends if nobody else has (else TW006), and remember the newest five batches of each producer. For gateways.';
+COMMENT ON PROCEDURE kafka.advance_partitions(IN follows bigint, IN number bigint, IN transactions bigint[], IN locks bigint[], IN advances bigint[], IN advances_at integer[], IN extents bigint[], IN producers kafka.remembered_producer[]) IS 'The first half of a commit of records: see that the commit which it follows is in force (else SQLSTATE TW008; 0: it follows none), share open transactions (else TW007), lock partitions, move their ends if nobody else has (else TW006), and remember the newest five batches of each producer. For gateways.';
 
 CREATE FUNCTION kafka.append_record(topic text, partition integer, key bytea, value bytea, header_names text[] DEFAULT NULL::text[], header_values bytea[] DEFAULT NULL::bytea[]) RETURNS bigint
     LANGUAGE sql

@@ -24,4 +24,6 @@ def plan_usual(
     *,
     script: tuple[bytes, ...],
     max_producers: int,
+    follows: int,
+    number: int,
 ) -> UsualPlan | None: ...

@@ -342,9 +342,9 @@ cdef class UsualPlan:
         self._places[key] = place
         return place
 
-    cdef int make_message(self, tuple script) except -1:
-        """`script`: what stands before, between and after the lists of numbers."""
-        cdef bytes text = self.make_script(script)
+    cdef int make_message(self, tuple script, int64_t follows, int64_t number) except -1:
+        """`script`: what stands before, between and after the numbers and their lists."""
+        cdef bytes text = self.make_script(script, follows, number)
         cdef bytes header = COPY_HEADER
         cdef bytes trailer = COPY_TRAILER
         cdef bytes template
@@ -388,7 +388,7 @@ cdef class UsualPlan:
         put_header(to, c"c", 0)
         return 0
 
-    cdef bytes make_script(self, tuple script):
+    cdef bytes make_script(self, tuple script, int64_t follows, int64_t number):
         """Integers are the only literals in it; see sql/log/advance_partitions.sql."""
         cdef Py_ssize_t room = 0
         cdef Py_ssize_t begins_at
@@ -397,10 +397,11 @@ cdef class UsualPlan:
         cdef uint8_t *begin
         cdef Place place
         cdef Remembered producer
-        if len(script) != 7:
+        if len(script) != 9:
             raise ValueError("the script is of another version")
         for part in script:
             room += len(part)
+        room += LONGEST_NUMBER * 2
         room += LONGEST_NUMBER * (len(self._places) * (NUMBERS_OF_AN_ADVANCE + 2))
         room += len(self._producers) * (
             LONGEST_NUMBER * (NUMBERS_OF_A_PRODUCER + NUMBERS_OF_A_BATCH * WINDOW)
@@ -411,14 +412,15 @@ cdef class UsualPlan:
         room += LONGEST_NUMBER * (len(self._extents) * (NUMBERS_OF_A_TRANSACTION + NUMBERS_OF_AN_EXTENT))
         text = PyBytes_FromStringAndSize(NULL, room)
         start = <uint8_t *>PyBytes_AS_STRING(text)
-        to = begin = put_bytes(start, script[0])
+        to = put_bytes(put_number(put_bytes(start, script[0]), follows) - 1, script[1])
+        to = begin = put_bytes(put_number(to, number) - 1, script[2])
         for producer_id, epoch in sorted({(each[0][2], each[1]) for each in self._extents}):
             to = put_number(to, producer_id)
             to = put_number(to, epoch)
-        to = begin = put_bytes(end_list(to, begin), script[1])
+        to = begin = put_bytes(end_list(to, begin), script[3])
         for lock in sorted([<int64_t>key[0] << 32 | <int64_t>key[1] for key in self._places]):
             to = put_number(to, lock)
-        to = begin = put_bytes(end_list(to, begin), script[2])
+        to = begin = put_bytes(end_list(to, begin), script[4])
         for place in self._places.values():
             to = put_number(to, place.key[0])
             to = put_number(to, place.key[1])
@@ -426,10 +428,10 @@ cdef class UsualPlan:
             to = put_number(to, place.next_offset)
             to = put_number(to, place.last_stable_offset)
             to = put_number(to, place.newest_ms)
-        to = begin = put_bytes(end_list(to, begin), script[3])
+        to = begin = put_bytes(end_list(to, begin), script[5])
         for begins_at in range(len(self._places)):
             to = put_number(to, 1 + begins_at * NUMBERS_OF_AN_ADVANCE)
-        to = begin = put_bytes(end_list(to, begin), script[4])
+        to = begin = put_bytes(end_list(to, begin), script[6])
         for of_transaction, extent in self._extents.items():
             producer_key = of_transaction[0]
             to = put_number(to, producer_key[2])
@@ -437,7 +439,7 @@ cdef class UsualPlan:
             to = put_number(to, producer_key[1])
             to = put_number(to, extent[0])
             to = put_number(to, extent[1])
-        to = begin = put_bytes(end_list(to, begin), script[5])
+        to = begin = put_bytes(end_list(to, begin), script[7])
         for producer in self._producers:
             to = put_bytes(to, ROW_START)
             to = put_number(to, producer.producer_id)
@@ -451,7 +453,7 @@ cdef class UsualPlan:
                 for number in <tuple>written:
                     to = put_number(to, number)
             to = put_bytes(to - 1, ROW_END)  # the batch that was accepted is in the list: it ends with a comma
-        to = put_bytes(end_list(to, begin), script[6])
+        to = put_bytes(end_list(to, begin), script[8])
         return text[: to - start]
 
     def conclude(self, dict states not None):
@@ -505,8 +507,11 @@ cdef class UsualPlan:
                 on_done()
 
 
-def plan_usual(list group not None, dict states not None, dict producers not None, *, script, max_producers):
-    """The plan of a group in which everything is usual, else None."""
+def plan_usual(
+    list group not None, dict states not None, dict producers not None, *, script, max_producers, follows, number
+):
+    """The plan of a group in which everything is usual, else None. `number` is that of the commit in its session,
+    `follows` that of the one it is sent behind, or 0."""
     cdef UsualPlan plan = UsualPlan.__new__(UsualPlan)
     cdef Append append
     cdef Py_ssize_t most = max_producers
@@ -520,5 +525,5 @@ def plan_usual(list group not None, dict states not None, dict producers not Non
     for append in group:
         if not plan.add(append, states, producers, most):
             return None
-    plan.make_message(script)
+    plan.make_message(script, follows, number)
     return plan

@@ -2,13 +2,15 @@
 
 A partition's batches are with one writer at a time, so they keep their order. A commit by itself costs as much as
 dozens of records, so a second writer begins beside the first only when there is enough for it to do, or when the first
-takes long; until then batches gather.
+takes long; until then batches gather. A writer whose commit is in flight may take one more group, of its own partitions
+too, when as much waits as was answered last: clients with a limit of what they have in flight will send no more
+until the next answer.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import NamedTuple
@@ -18,7 +20,7 @@ from gateway.domain.sequences import BatchIdentity
 from gateway.protocol.batches import ProducedBatch
 from gateway.storage.keys import PartitionKey, ProducerKey
 
-__all__ = ["Append", "AppendQueue", "Appended"]
+__all__ = ["Append", "AppendQueue", "Appended", "Writer"]
 
 OVERLAP_BYTES = 512 * 1024
 """So much is worth a commit of its own while others are in flight."""
@@ -97,11 +99,15 @@ class AppendQueue:
         self._max_bytes = max_bytes
         # In the order of the first batch that waits in each.
         self._waiting: dict[PartitionKey, deque[Append]] = {}
-        self._taken: set[PartitionKey] = set()
+        self._taken: dict[PartitionKey, Writer] = {}
+        self._groups: Counter[PartitionKey] = Counter()  # how many groups of the one who has taken it
         self._ready_bytes = 0  # of what waits in partitions that nobody has taken
+        self._held_bytes = 0  # in those that somebody has
+        self._answered_bytes = 0  # of the last group that was given back
         self._is_overdue = False
         self._timer: asyncio.TimerHandle | None = None
         self._writers: list[Writer] = []  # those that wait for work
+        self._followers: list[Writer] = []  # those that have work, and may take more
         self._is_calling = False  # one of them is called in a moment
         self._is_empty = asyncio.Event()
         self._is_empty.set()
@@ -113,8 +119,9 @@ class AppendQueue:
         waiting.append(append)
         self._is_empty.clear()
         if append.key in self._taken:
-            return
-        self._ready_bytes += len(append.batch.data)
+            self._held_bytes += len(append.batch.data)
+        else:
+            self._ready_bytes += len(append.batch.data)
         self._wake()
 
     def wait(self, writer: Writer) -> None:
@@ -123,16 +130,27 @@ class AppendQueue:
         self._writers.append(writer)
         self._wake()
 
+    def follow(self, writer: Writer) -> None:
+        """The same for a writer that has a group: the next one may be of its own partitions."""
+        self._followers.append(writer)
+        self._wake()
+
     def leave(self, writer: Writer) -> None:
         """It does not wait any more."""
-        with suppress(ValueError):
-            self._writers.remove(writer)
+        for waiting in (self._writers, self._followers):
+            with suppress(ValueError):
+                waiting.remove(writer)
 
     def give_back(self, group: Iterable[Append]) -> None:
         """The group is settled: what came for its partitions meanwhile may be taken."""
+        self._answered_bytes = _size_bytes(group)
         for key in {append.key for append in group}:
-            self._taken.remove(key)
-            self._ready_bytes += _size_bytes(self._waiting.get(key, ()))
+            self._groups[key] -= 1
+            if self._groups[key] == 0:
+                del self._groups[key], self._taken[key]
+                waiting_bytes = _size_bytes(self._waiting.get(key, ()))
+                self._ready_bytes += waiting_bytes
+                self._held_bytes -= waiting_bytes
         if not self._waiting and not self._taken:
             self._is_empty.set()
         self._wake()
@@ -148,48 +166,65 @@ class AppendQueue:
     def _is_worth_a_commit(self) -> bool:
         return self._ready_bytes > 0 and (not self._taken or self._ready_bytes >= OVERLAP_BYTES or self._is_overdue)
 
+    def _is_worth_following(self) -> bool:
+        return self._ready_bytes + self._held_bytes >= max(1, self._answered_bytes)
+
     def _wake(self) -> None:
         """Call a writer, or, where too little is ready, in a while. Not at once: what has arrived already, of this
         request and of others, is to be in its group."""
         if self._is_calling:
             return
-        if self._is_worth_a_commit():
-            if self._writers:
-                self._is_calling = True
-                self._loop.call_soon(self._call_writer)
-        elif self._ready_bytes and self._timer is None:
+        if (self._writers and self._is_worth_a_commit()) or (self._followers and self._is_worth_following()):
+            self._is_calling = True
+            self._loop.call_soon(self._call_writer)
+        elif self._ready_bytes and self._timer is None and not self._is_overdue:
             self._timer = self._loop.call_later(OVERLAP_SECONDS, self._grow_overdue)
 
     def _call_writer(self) -> None:
         self._is_calling = False
-        if not self._writers or not self._is_worth_a_commit():
-            return
         # The one that wrote last: its session in the database has at hand what the next commit needs.
-        writer = self._writers.pop()
-        writer(self._take())
-        self._wake()  # for what is left
+        if self._writers and self._is_worth_a_commit():
+            writer = self._writers.pop()
+            writer(self._take(writer))
+            self._wake()  # for what is left
+        elif self._is_worth_following():
+            for writer in reversed(self._followers):
+                if group := self._take(writer):  # not if what waits is another's
+                    self._followers.remove(writer)
+                    writer(group)
+                    break
 
-    def _take(self) -> list[Append]:
-        self._is_overdue = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _take(self, writer: Writer) -> list[Append]:
+        """Of the writer's own partitions and of those that nobody has."""
         group: list[Append] = []
         size_bytes = 0
-        for key in [key for key in self._waiting if key not in self._taken]:
+        for key in [key for key in self._waiting if self._taken.get(key, writer) == writer]:
             waiting = self._waiting[key]
+            is_held = key in self._taken
+            of_key_bytes = 0
             while waiting and (not group or size_bytes + len(waiting[0].batch.data) <= self._max_bytes):
                 append = waiting.popleft()
                 size_bytes += len(append.batch.data)
+                of_key_bytes += len(append.batch.data)
                 group.append(append)
-                self._taken.add(key)
-            if not waiting:
-                del self._waiting[key]
-            elif key in self._taken:
-                self._ready_bytes -= _size_bytes(waiting)
+            if not of_key_bytes:
+                break
+            self._taken[key] = writer
+            self._groups[key] += 1
+            if is_held:
+                self._held_bytes -= of_key_bytes
+            else:
+                left_bytes = _size_bytes(waiting)
+                self._ready_bytes -= of_key_bytes + left_bytes
+                self._held_bytes += left_bytes
             if waiting:
                 break  # the group is full
-        self._ready_bytes -= size_bytes
+            del self._waiting[key]
+        if group:
+            self._is_overdue = False
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
         return group
 
     def _grow_overdue(self) -> None:

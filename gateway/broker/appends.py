@@ -10,6 +10,7 @@ taken for new in the same way, and the commit that begins them proves it.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
 
@@ -31,6 +32,7 @@ from gateway.storage.database import Database
 from gateway.storage.failures import DATABASE_ERRORS, UNDONE_ERRORS, is_bad_data, is_bug, translate
 from gateway.storage.keys import PartitionKey, ProducerKey
 from gateway.storage.log import (
+    CommitBeforeFailed,
     KeysTaken,
     LogConnection,
     PartitionMoved,
@@ -59,6 +61,9 @@ CONTENDED_SECONDS = 1.0
 
 REPEATED_SECONDS = 1.0
 """After meeting a business key that was there before, look keys up for this long."""
+
+MAX_UNDER_WAY = 2
+"""Commits of a writer: one that the database is at work on, and one that it finds when it is done with it."""
 
 MAX_ATTEMPTS = 3
 MAX_ATTEMPTS_WITH_KEYS = 10
@@ -118,9 +123,11 @@ class _Writer:
         self._on_written = on_written
         self._connection: LogConnection | None = None
         self._loop = asyncio.get_running_loop()
-        self._under_way: tuple[list[Append], UsualPlan] | None = None
-        self._left: asyncio.Future[tuple[list[Append], Exception | None]] = self._loop.create_future()
-        """What the task is to do: a group, and what went wrong with it."""
+        self._under_way: deque[tuple[list[Append], UsualPlan]] = deque()
+        self._number = 0  # of the commit that was begun last
+        self._left: deque[tuple[list[Append], Exception | None]] = deque()
+        """What the task is to do when nothing is under way: groups, and what went wrong with each."""
+        self._has_left = asyncio.Event()
         self._task = asyncio.create_task(self._run())
         self._queue.wait(self._begin)
 
@@ -145,35 +152,59 @@ class _Writer:
                 plan = None
             else:
                 plan = plan_usual(
-                    group, known.states, known.producers, script=USUAL_SCRIPT, max_producers=MAX_PRODUCERS_IN_MEMORY
+                    group,
+                    known.states,
+                    known.producers,
+                    script=USUAL_SCRIPT,
+                    max_producers=MAX_PRODUCERS_IN_MEMORY,
+                    follows=self._number if self._under_way else 0,
+                    number=self._number + 1,
                 )
             if plan is None or connection is None:
                 self._leave(group, None)
                 return
-            self._under_way = (group, plan)
+            self._number += 1
+            self._under_way.append((group, plan))
             connection.begin(plan.message, self._end)
+            # Believed until it is proven: the next group is judged as if this one were committed, and where it is not,
+            # that one cannot be either.
+            plan.conclude(known.states)
+            self._wait()
         except Exception as error:  # noqa: BLE001 - whoever waits is told, whatever it is
             self._leave(group, error)
 
     def _end(self, error: Exception | None) -> None:
-        assert self._under_way is not None
-        (group, plan), self._under_way = self._under_way, None
+        group, plan = self._under_way.popleft()
         if error is None:
             failpoints.reach(failpoints.PRODUCE_COMMITTED)
-            plan.conclude(self._known.states)
             self._give_back(group)
             # Behind the next commit, if there is one to begin.
             self._loop.call_soon(self._tell_usual, plan)
         else:
+            self._known.forget({append.key for append in group})
             self._leave(group, error)
 
     def _leave(self, group: list[Append], error: Exception | None) -> None:
-        if not self._left.done():  # the task was cancelled
-            self._left.set_result((group, error))
+        """To the task, which has the connection to itself: nothing is begun before it is done."""
+        self._queue.leave(self._begin)
+        self._left.append((group, error))
+        if not self._under_way:
+            self._has_left.set()
 
     def _give_back(self, group: list[Append]) -> None:
         self._queue.give_back(group)
-        self._queue.wait(self._begin)
+        self._wait()
+
+    def _wait(self) -> None:
+        """For the next group: at most one is sent behind the one that is under way."""
+        self._queue.leave(self._begin)
+        if self._left:
+            if not self._under_way:
+                self._has_left.set()
+        elif not self._under_way:
+            self._queue.wait(self._begin)
+        elif len(self._under_way) < MAX_UNDER_WAY:
+            self._queue.follow(self._begin)
 
     def _tell_usual(self, plan: UsualPlan) -> None:
         try:
@@ -189,12 +220,16 @@ class _Writer:
 
     async def _run(self) -> None:
         while True:
-            group, error = await self._left
-            self._left = self._loop.create_future()
-            left = Left.TO_JUDGE if error is None else await self._undo(group, error)
-            if left is not Left.NOTHING:
-                await self._settle(group, locked=left is Left.TO_LOCK)
-            self._give_back(group)
+            await self._has_left.wait()
+            while self._left:
+                group, error = self._left[0]
+                left = Left.TO_JUDGE if error is None else await self._undo(group, error)
+                if left is not Left.NOTHING:
+                    await self._settle(group, locked=left is Left.TO_LOCK)
+                self._left.popleft()
+                self._queue.give_back(group)
+            self._has_left.clear()
+            self._wait()
 
     async def _undo(self, group: list[Append], error: Exception) -> Left:
         """The short way went wrong: tell whoever waits, or say what is to be done with the group."""
@@ -206,6 +241,8 @@ class _Writer:
             return Left.TO_LOCK
         except TransactionNotOpen:
             return Left.TO_LOCK  # a late batch, which is refused; others go on as they did
+        except CommitBeforeFailed:
+            return Left.TO_JUDGE
         except UNDONE_ERRORS as undone:
             log.info("a group of batches is written once more", error=str(undone).splitlines()[0])
             return Left.TO_JUDGE

@@ -32,6 +32,7 @@ from gateway.storage.transactions import AppendableTransaction, Extent, load_for
 
 __all__ = [
     "Advance",
+    "CommitBeforeFailed",
     "KeysTaken",
     "LogConnection",
     "PartitionMoved",
@@ -50,6 +51,9 @@ NUMBERS_OF_AN_ADVANCE = 6
 
 MOVED, NOT_OPEN = "TW006", "TW007"
 """SQLSTATEs of kafka.advance_partitions: something is not as it was when it was read."""
+
+NOT_FOLLOWING = ("TW008", pg.InFailedSqlTransaction.sqlstate)
+"""The commit that was sent before is not in force, or has failed and left its transaction to be ended."""
 
 
 class PartitionState(NamedTuple):
@@ -78,6 +82,10 @@ class PartitionMoved(Exception):
 
 class TransactionNotOpen(Exception):
     """A transaction that the commit appends to has ended, or one of the partitions is not in it."""
+
+
+class CommitBeforeFailed(Exception):
+    """Nothing is wrong with the commit but that it was sent behind one that failed."""
 
 
 class KeysTaken(Exception):
@@ -145,13 +153,13 @@ class LogConnection:
         return self._script is not None and not self._connection.closed
 
     def begin(self, message: bytes, on_done: Callable[[Exception | None], None]) -> None:
-        """Run a commit whose string and COPY data are one message; `on_done` is called after COMMIT, or with the error
-        that `undo` is to be told of."""
+        """Run a commit whose string and COPY data are one message, behind those that were begun before; `on_done` is
+        called after COMMIT, or with the error that `undo` is to be told of, when none is under way any more."""
         assert self._script is not None
         self._script.begin(message, timeout_seconds=self._timeout_seconds, on_done=on_done)
 
     async def undo(self, error: Exception) -> None:
-        """Leave what `begin` began; raises as `append` does."""
+        """Leave what `begin` began; raises as `append` does, or CommitBeforeFailed."""
         await self.roll_back()
         _raise_refused(error)
         raise error
@@ -273,6 +281,8 @@ def advance_script(
         locks = _locks(advance.key for advance in advances)
     moves = [number for key, *numbers in advances for number in (*key, *numbers)]
     return statement("log/advance_partitions").format(
+        follows=0,
+        number=0,
         transactions=integers(number for transaction in transactions for number in transaction),
         locks=integers(locks),
         advances=integers(moves),
@@ -287,10 +297,11 @@ def advance_script(
 
 
 def usual_script() -> tuple[bytes, ...]:
-    """A commit's string without business keys: what stands before, between and after its lists, which are
-    transactions, locks, advances and where they begin, extents, and rows of producers."""
+    """A commit's string without business keys: what stands before, between and after what differs, which is the number
+    of the commit that it follows and its own, and the lists of transactions, locks, advances and where they begin,
+    extents, and rows of producers."""
     place = "\0"
-    lists = ("transactions", "locks", "advances", "advances_at", "extents", "producers")
+    lists = ("follows", "number", "transactions", "locks", "advances", "advances_at", "extents", "producers")
     script = statement("log/advance_partitions").format(**dict.fromkeys(lists, place))
     return tuple(part.encode() for part in f"{BEGIN}; {script}; {statement('log/copy_messages')}; COMMIT".split(place))
 
@@ -301,6 +312,8 @@ def _raise_refused(error: BaseException) -> None:
         raise PartitionMoved(str(error)) from None
     if isinstance(error, pg.Error) and error.sqlstate == NOT_OPEN:
         raise TransactionNotOpen(str(error)) from None
+    if isinstance(error, pg.Error) and error.sqlstate in NOT_FOLLOWING:
+        raise CommitBeforeFailed(str(error)) from None
 
 
 def _lock_script(keys: Iterable[PartitionKey]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Self
@@ -45,8 +46,22 @@ a text and the place in the server's source."""
 OnDone = Callable[[Exception | None], None]
 
 
+class _Sent:
+    """A string under way."""
+
+    __slots__ = ("deadline", "error", "has_ended", "on_done")
+
+    def __init__(self, on_done: OnDone, deadline: float) -> None:
+        self.on_done = on_done
+        self.deadline = deadline
+        self.error: Exception | None = None
+        self.has_ended = False
+
+
 class ScriptSocket:
-    """One string at a time; not for use while psycopg waits for the same connection."""
+    """Strings one behind the other: the server begins the next before anybody has heard of the last. Where one fails
+    inside its transaction, all behind it are refused by the server. Not for use while psycopg waits for the same
+    connection."""
 
     def __init__(self, connection: AsyncConnection[Row]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -54,16 +69,20 @@ class ScriptSocket:
         self._socket.setblocking(False)
         self._awaited_bytes = 0
         """How much must have arrived before anybody looks; 0 while nobody does."""
-        self._unsent: memoryview | None = None
+        self._unsent: deque[memoryview] = deque()
         self._unread = b""
-        self._error: psycopg.Error | None = None
-        self._status: TransactionStatus | None = None
-        """After the string; None until its end was read."""
-        self._on_done: OnDone | None = None
-        self._deadline = 0.0
+        self._is_fresh = True
+        """Nothing was read yet of the answer to the string that is next to end."""
+        self._status = TransactionStatus.IDLE
+        """After the last string whose end was read."""
+        self._under_way: deque[_Sent] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self.is_between = True
+        self._is_lost = False
+
+    @property
+    def is_between(self) -> bool:
         """False from the moment that a string is sent until its end was read: whoever leaves it so must close."""
+        return not self._under_way and not self._is_lost
 
     @classmethod
     async def of(cls, connection: AsyncConnection[Row]) -> Self | None:
@@ -77,7 +96,8 @@ class ScriptSocket:
 
     def close(self) -> None:
         """Whoever waits for a string is not told any more."""
-        self._on_done = None
+        self._is_lost = True
+        self._under_way.clear()
         if self._timer is not None:
             self._timer.cancel()
         self.release()
@@ -103,17 +123,17 @@ class ScriptSocket:
             raise error
 
     def begin(self, message: bytes, *, timeout_seconds: float, on_done: OnDone) -> None:
-        """The same where the string and its data are one message already; nobody waits, but `on_done` is told."""
+        """The same where the string and its data are one message already; nobody waits, but `on_done` is told, in the
+        order of the calls."""
         self._begin([message], timeout_seconds, on_done)
 
     def _begin(self, pieces: list[bytes | bytearray], timeout_seconds: float, on_done: OnDone) -> None:
-        self.is_between = False
-        self._on_done = on_done
-        self._error = None
-        self._deadline = self._loop.time() + timeout_seconds
+        if not self._under_way:
+            self._await_bytes(SHORTEST_REPLY_BYTES)
+        deadline = self._loop.time() + timeout_seconds
+        self._under_way.append(_Sent(on_done, deadline))
         if self._timer is None:
-            self._timer = self._loop.call_at(self._deadline, self._look_at_time)
-        self._await_bytes(SHORTEST_REPLY_BYTES)
+            self._timer = self._loop.call_at(deadline, self._look_at_time)
         self._send(pieces)
 
     def _await_bytes(self, size_bytes: int) -> None:
@@ -128,43 +148,49 @@ class ScriptSocket:
     # --- sending -----------------------------------------------------------------------------
 
     def _send(self, pieces: list[bytes | bytearray]) -> None:
-        self._status = None
-        try:
-            sent = self._socket.sendmsg(pieces[:MAX_PIECES])
-        except BlockingIOError:
-            sent = 0
-        except OSError as error:
-            self._loop.call_soon(self._lose, error)
-            return
+        sent = 0
+        if not self._unsent:
+            try:
+                sent = self._socket.sendmsg(pieces[:MAX_PIECES])
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                self._loop.call_soon(self._lose, error)
+                return
         if sent < sum(map(len, pieces)):
-            self._unsent = memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))[sent:]
-            self._loop.add_writer(self._socket, self._send_rest)
+            if not self._unsent:
+                self._loop.add_writer(self._socket, self._send_rest)
+            self._unsent.append(memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))[sent:])
 
     def _send_rest(self) -> None:
-        assert self._unsent is not None
         try:
-            sent = self._socket.send(self._unsent)
+            sent = self._socket.send(self._unsent[0])
         except BlockingIOError:
             return
         except OSError as error:
             self._lose(error)
             return
-        self._unsent = self._unsent[sent:]
-        if not self._unsent:
+        if sent < len(self._unsent[0]):
+            self._unsent[0] = self._unsent[0][sent:]
+        elif len(self._unsent) > 1:
+            self._unsent.popleft()
+        else:
             self._stop_sending()
-            self._end_if_through()
+            self._conclude()
 
     def _stop_sending(self) -> None:
-        if self._unsent is not None:
-            self._unsent = None
+        if self._unsent:
+            self._unsent.clear()
             self._loop.remove_writer(self._socket)
 
     # --- receiving ---------------------------------------------------------------------------
 
     def _receive(self) -> None:
-        """Read what is there, and on until the server is ready: after a reset uvloop tells only once."""
-        while self._read_some() and self._on_done is not None and self._status is None:
+        """Read what is there, and on until it is all read: after a reset uvloop tells only once."""
+        while self._read_some() and not self._is_fresh:
             self._await_bytes(1)  # an error comes by itself, before the end, which is short
+        if self._under_way and self._is_fresh:
+            self._await_bytes(SHORTEST_REPLY_BYTES)
 
     def _read_some(self) -> bool:
         """Whether anything was there to be read."""
@@ -176,13 +202,20 @@ class ScriptSocket:
             self._lose(error)
             return False
         if not received:
-            self._fail(self._error or psycopg.OperationalError("the server closed the connection"))
+            said = next((sent.error for sent in self._under_way if sent.error is not None), None)
+            self._fail(said or psycopg.OperationalError("the server closed the connection"))
             return False
-        if received.endswith(COMMITTED) and received.startswith(READY) and not self._unread:
-            self._status = TransactionStatus.IDLE
+        if (
+            self._is_fresh
+            and received.endswith(COMMITTED)
+            and received.startswith(READY)
+            and len(received) < 2 * len(READY)  # of one string
+            and self._awaited()
+        ):
+            self._end(TransactionStatus.IDLE)
         else:
             self._read_messages(self._unread + received)
-        self._end_if_through()
+        self._conclude()
         return True
 
     def _read_messages(self, unread: bytes) -> None:
@@ -192,35 +225,56 @@ class ScriptSocket:
             if len(unread) - position <= length:
                 break
             # What is said after the end, of a shutdown say, is not about what was sent.
-            if self._on_done is not None and self._status is None:
+            if (sent := self._awaited()) is not None:
                 content = unread[position + HEADER.size : position + length + 1]
-                if kind == b"E" and self._error is None:
-                    self._error = _error(content)
+                self._is_fresh = False
+                if kind == b"E" and sent.error is None:
+                    sent.error = _error(content)
                 elif kind == b"Z":
-                    self._status = STATUSES[content]
+                    self._end(STATUSES[content])
             position += length + 1
         self._unread = unread[position:]
+        self._is_fresh = self._is_fresh and not self._unread
+
+    def _awaited(self) -> _Sent | None:
+        """The first string whose end was not read."""
+        return next((sent for sent in self._under_way if not sent.has_ended), None)
 
     # --- the end -----------------------------------------------------------------------------
 
-    def _end_if_through(self) -> None:
-        """The server throws away what it has not read when a statement fails, but it must be sent."""
-        if self._status is None or self._unsent is not None or self._on_done is None:
+    def _end(self, status: TransactionStatus) -> None:
+        sent = self._awaited()
+        assert sent is not None
+        sent.has_ended = True
+        self._status = status
+        self._is_fresh = True
+
+    def _conclude(self) -> None:
+        """Tell those whose strings have ended, in order. Nobody is told of a failure before all that was sent has been
+        answered: the server throws away what it has not read then, but it must be sent."""
+        while self._under_way and self._under_way[0].has_ended and self._under_way[0].error is None:
+            self._under_way.popleft().on_done(None)
+        if not self._under_way or self._unsent or not self._under_way[-1].has_ended:
             return
         if self._status != TransactionStatus.IDLE:
+            # Its answer is that of one more string, which nobody waits for.
             self._await_bytes(1)
+            self._under_way.append(_Sent(_tell_nobody, self._under_way[-1].deadline))
+            self._is_fresh = False
             self._send([_query(ROLLBACK)])
             return
-        self.is_between = True
-        self._tell(self._error)
+        ended, self._under_way = self._under_way, deque()
+        for sent in ended:
+            sent.on_done(sent.error)
 
     def _look_at_time(self) -> None:
         """One timer for many strings, which all but never take so long."""
         self._timer = None
-        if self._on_done is None:
+        if not self._under_way:
             return
-        if self._deadline - self._loop.time() > TIMER_SECONDS:
-            self._timer = self._loop.call_at(self._deadline, self._look_at_time)
+        deadline = self._under_way[0].deadline
+        if deadline - self._loop.time() > TIMER_SECONDS:
+            self._timer = self._loop.call_at(deadline, self._look_at_time)
         else:
             self._fail(TimeoutError("the server did not answer in time"))
 
@@ -228,17 +282,20 @@ class ScriptSocket:
         self._fail(psycopg.OperationalError(f"the connection to the server is lost: {error}"))
 
     def _fail(self, error: Exception) -> None:
+        """Of what was under way nothing is known."""
         self.release()
-        if self._on_done is not None:
-            self._tell(error)
-
-    def _tell(self, error: Exception | None) -> None:
-        on_done, self._on_done = self._on_done, None
-        assert on_done is not None
-        on_done(error)
+        if self._under_way:
+            self._is_lost = True
+            failed, self._under_way = self._under_way, deque()
+            for sent in failed:
+                sent.on_done(sent.error or error)
 
 
 STATUSES = {b"I": TransactionStatus.IDLE, b"T": TransactionStatus.INTRANS, b"E": TransactionStatus.INERROR}
+
+
+def _tell_nobody(error: Exception | None) -> None:
+    pass
 
 
 def _tell(done: asyncio.Future[Exception | None], error: Exception | None) -> None:

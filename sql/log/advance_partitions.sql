@@ -1,13 +1,15 @@
 -- Share the transactions that a commit appends to, lock its partitions and move their ends, provided that nobody else
 -- has moved them since they were read. Remember what producers wrote last. SQLSTATE TW007 undoes everything if a
--- transaction is not open or a partition is not in it, TW006 if a partition was moved.
+-- transaction is not open or a partition is not in it, TW006 if a partition was moved, TW008 if the commit that was sent
+-- before this one in the same session was undone.
 -- Locks: transactions' rows, shared; advisory, one per partition, in the order given (callers sort); partition rows;
 -- producer_sequences rows.
 -- Returns: nothing of use.
--- Integers: {transactions} (producer_id, producer_epoch); {locks}, see gateway/storage/locks.py; {advances} (topic_id,
+-- Integers: {follows}: the number of the commit before, 0 if it does not matter; {number}: its own, 0 if none can follow;
+-- {transactions} (producer_id, producer_epoch); {locks}, see gateway/storage/locks.py; {advances} (topic_id,
 -- partition, expected next_offset, new next_offset, last stable offset if none was held back, largest timestamp in ms);
 -- {advances_at}: where each of them begins, from 1; {extents} (producer_id, topic_id, partition, first offset, last
 -- offset). {producers}: rows of integers, see kafka.remembered_producer; of each of the newest batches the first
 -- sequence, the last one, the base offset and the largest timestamp in ms.
-CALL kafka.advance_partitions('{{{transactions}}}', '{{{locks}}}', '{{{advances}}}', '{{{advances_at}}}',
-    '{{{extents}}}', E'{{{producers}}}')
+CALL kafka.advance_partitions({follows}, {number}, '{{{transactions}}}', '{{{locks}}}', '{{{advances}}}',
+    '{{{advances_at}}}', '{{{extents}}}', E'{{{producers}}}')

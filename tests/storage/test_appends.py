@@ -30,6 +30,7 @@ from gateway.errors import (
 from gateway.protocol.batches import BatchLimits, decode_produced
 from gateway.storage.database import Database
 from gateway.storage.keys import PartitionKey, ProducerKey
+from gateway.storage.locks import partition_key
 from gateway.storage.log import LogConnection, PartitionState, advance_script
 from gateway.storage.script_socket import ScriptSocket
 from gateway.storage.transactions import Extent
@@ -239,6 +240,165 @@ async def test_batch_and_its_retry_in_one_group_are_written_once(
     async with asyncio.timeout(TIMEOUT_S):
         assert [(await one).base_offset for one in done] == [0, 0, 1, 0, 2, 1]
     assert await values_of(database_url) == [b"0", b"1", b"2"]
+
+
+# --- a commit behind another -----------------------------------------------------------------
+
+
+class Behind:
+    """A producer's batches for two partitions; a second commit of them is sent while the database has the first."""
+
+    def __init__(self, gateway: Gateway, key: PartitionKey, producer_id: int) -> None:
+        self._gateway, self._key = gateway, key
+        self._other = PartitionKey(key.topic_id, 1)
+        self._producer_id = producer_id
+        self._sequence = 0
+        self.values: list[bytes] = []
+        self.done: list[asyncio.Future[Appended]] = []
+
+    async def write(self) -> None:
+        self.submit()
+        async with asyncio.timeout(TIMEOUT_S):
+            await asyncio.gather(*self.done)
+
+    def submit(self) -> None:
+        """A batch for either partition."""
+        value = b"%d" % self._sequence
+        identity = {"producer_id": self._producer_id, "epoch": 0, "sequence": self._sequence}
+        self._sequence += 1
+        self.values.append(value)
+        self.done += [self._gateway.submit(key, [value], **identity) for key in (self._key, self._other)]
+
+    async def submit_in_a_row(self, database_url: str) -> None:
+        """Two commits, which a lock keeps from being done before both were sent."""
+        (writer,) = self._gateway.appends._writers
+        self.submit()
+        await until_waiting(database_url)
+        for _ in range(10):  # more than was answered last
+            self.submit()
+        async with asyncio.timeout(TIMEOUT_S):
+            while len(writer._under_way) < 2:  # noqa: ASYNC110 - nobody is told that it was sent
+                await asyncio.sleep(0.01)
+
+    async def expect_all(self, database_url: str, *others: bytes) -> None:
+        """Every batch is there once, in order, and answered with where it is; `others`: of somebody else."""
+        async with asyncio.timeout(TIMEOUT_S):
+            answers = [(await one).base_offset for one in self.done]
+        rows = await rows_of(database_url)
+        for partition, of_partition in ((0, answers[::2]), (1, answers[1::2])):
+            found = {row.offset: row.value for row in rows if row.partition == partition}
+            assert [found[offset] for offset in of_partition] == self.values
+            assert of_partition == sorted(of_partition)
+            assert sorted(found) == list(range(len(found)))
+            assert [value for value in found.values() if value not in self.values] == (
+                list(others) if partition == 0 else []
+            )
+        # And the next batch is judged by what is true.
+        self.submit()
+        async with asyncio.timeout(TIMEOUT_S):
+            assert (await self.done[-1]).base_offset == len(self.values) - 1
+
+
+@pytest.fixture
+async def behind(database_url: str, key: PartitionKey, producer_id: int) -> AsyncIterator[Behind]:
+    database = Database(database_url, connections=2, timeout_ms=10_000, prepared_statements=True)
+    gateway = Gateway(database, timeout_ms=10_000)
+    behind = Behind(gateway, key, producer_id)
+    try:
+        await behind.write()  # it is known from here on
+        yield behind
+    finally:
+        await gateway.appends.stop()
+
+
+@compiled_only
+async def test_a_commit_is_sent_behind_another(
+    behind: Behind, key: PartitionKey, database_url: str, holder: psycopg.AsyncConnection[Any]
+) -> None:
+    async with holder.transaction():
+        await holder.execute("SELECT pg_advisory_xact_lock(%s)", [partition_key(*key)])
+        await behind.submit_in_a_row(database_url)
+    await behind.expect_all(database_url)
+
+
+@compiled_only
+async def test_both_are_judged_anew_where_another_gateway_was_quicker_than_the_first(
+    behind: Behind, key: PartitionKey, database_url: str, holder: psycopg.AsyncConnection[Any]
+) -> None:
+    """It wrote as many records as the first commit would have: the partition ends where the second one expects it."""
+    async with holder.transaction():
+        await holder.execute("SELECT pg_advisory_xact_lock(%s)", [partition_key(*key)])
+        await behind.submit_in_a_row(database_url)
+        await holder.execute(
+            "UPDATE kafka.partitions SET next_offset = 2, last_stable_offset = 2"
+            " WHERE topic_id = %s AND partition = %s",
+            list(key),
+        )
+        await holder.execute(
+            'INSERT INTO kafka.messages (topic_id, partition, "offset", "timestamp", timestamp_type, value,'
+            " is_transactional) VALUES (%s, %s, 1, now(), 0, 'theirs', false)",
+            list(key),
+        )
+    await behind.expect_all(database_url, b"theirs")
+
+
+@compiled_only
+async def test_both_are_written_anew_where_the_first_fails_at_its_very_end(
+    behind: Behind, key: PartitionKey, database_url: str, holder: psycopg.AsyncConnection[Any]
+) -> None:
+    """Its transaction is over then, so that the server itself would take the second one; and a deadlock is said to be
+    the reason, so that both are tried again."""
+    async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as session:
+        await session.execute("CREATE SEQUENCE fails")
+        await session.execute(
+            "CREATE FUNCTION fail_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            " IF nextval('fails') = 1 THEN RAISE EXCEPTION 'at the very end' USING ERRCODE = '40P01'; END IF;"
+            " RETURN NULL; END $$"
+        )
+        await session.execute(
+            "CREATE CONSTRAINT TRIGGER fails AFTER UPDATE ON kafka.partitions DEFERRABLE INITIALLY DEFERRED"
+            " FOR EACH ROW EXECUTE FUNCTION fail_once()"
+        )
+    async with holder.transaction():
+        await holder.execute("SELECT pg_advisory_xact_lock(%s)", [partition_key(*key)])
+        await behind.submit_in_a_row(database_url)
+    await behind.expect_all(database_url)
+
+
+@compiled_only
+async def test_both_are_answered_where_the_session_ends(
+    behind: Behind, key: PartitionKey, database_url: str, holder: psycopg.AsyncConnection[Any]
+) -> None:
+    async with holder.transaction():
+        await holder.execute("SELECT pg_advisory_xact_lock(%s)", [partition_key(*key)])
+        await behind.submit_in_a_row(database_url)
+        await holder.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'tablewire'"
+            " AND datname = current_database() AND wait_event_type = 'Lock'"
+        )
+        async with asyncio.timeout(TIMEOUT_S):
+            answers = await asyncio.gather(*behind.done[2:], return_exceptions=True)
+    assert all(isinstance(answer, NotLeaderOrFollower) for answer in answers), answers
+    assert [row.value for row in await rows_of(database_url)] == [b"0", b"0"]
+
+
+def test_a_commit_follows_only_one_that_is_in_force(key: PartitionKey, database_url: str) -> None:
+    def script(*, follows: int, number: int) -> bytes:
+        nothing = advance_script([], [], [], locked=False)
+        return nothing.replace("(0, 0,", f"({follows}, {number},", 1).encode()
+
+    with psycopg.connect(database_url, autocommit=True) as session:
+        with pytest.raises(psycopg.Error) as refused:
+            session.execute(script(follows=1, number=2))
+        assert refused.value.sqlstate == "TW008"
+        session.execute(script(follows=0, number=3))
+        session.execute(script(follows=3, number=4))
+        with session.transaction(force_rollback=True):
+            session.execute(script(follows=4, number=5))
+        with pytest.raises(psycopg.Error) as refused:
+            session.execute(script(follows=5, number=6))
+        assert refused.value.sqlstate == "TW008"
+        session.execute(script(follows=4, number=7))
 
 
 # --- many producers --------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.broker import append_queue as module
-from gateway.broker.append_queue import OVERLAP_BYTES, Append, AppendQueue
+from gateway.broker.append_queue import OVERLAP_BYTES, Append, AppendQueue, Writer
 from gateway.protocol.batches import BatchLimits, ProducedBatch, decode_produced
 from gateway.storage.keys import PartitionKey
 from tests.support.handmade import make_batch
@@ -149,40 +150,127 @@ async def test_one_writer_is_called_for_what_came_together_and_another_for_what_
     assert groups == [appends[:2], appends[2:]]
 
 
-steps = st.lists(st.tuples(st.sampled_from(["put", "take", "give back"]), st.integers(0, 3), st.integers(1, 80)))
+async def test_one_that_has_a_group_gets_the_next_when_as_much_waits_as_was_answered_last() -> None:
+    queue = AppendQueue(max_bytes=1 << 20)
+    first, second, third = append_to(0, 100), append_to(0, 60), append_to(0, 40)
+    groups: list[list[Append]] = []
+    queue.put(append_to(1, 100))
+    queue.give_back(await take(queue))  # that is what was answered last
+    queue.wait(groups.append)
+    queue.put(first)
+    await asyncio.sleep(0)
+    queue.follow(groups.append)
+    queue.put(second)
+    await asyncio.sleep(0)
+    assert groups == [[first]]
+    queue.put(third)
+    await asyncio.sleep(0)
+    assert groups == [[first], [second, third]]
+    # Two groups of the partition are out: it is free when both are back.
+    queue.give_back(groups[0])
+    later = append_to(0)
+    queue.put(later)
+    taking = asyncio.create_task(take(queue))
+    assert await is_waiting(taking)
+    queue.give_back(groups[1])
+    assert await taking == [later]
+    queue.give_back([later])
+    async with asyncio.timeout(10):
+        await queue.drained()
 
 
-@given(steps)
+async def test_a_follower_gets_nothing_of_another_writers_partitions() -> None:
+    queue = AppendQueue(max_bytes=1 << 20)
+    mine: list[list[Append]] = []
+    theirs: list[list[Append]] = []
+    queue.wait(mine.append)
+    queue.put(append_to(0))
+    await asyncio.sleep(0)
+    queue.wait(theirs.append)
+    queue.put(append_to(1, OVERLAP_BYTES))
+    await asyncio.sleep(0)
+    queue.follow(mine.append)
+    queue.put(append_to(1))
+    queue.put(append_to(0, OVERLAP_BYTES))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert [[append.key.partition for append in group] for group in mine] == [[0], [0]]
+    assert [[append.key.partition for append in group] for group in theirs] == [[1]]
+
+
+class Play:
+    """Writers that take, follow and give back as they are told."""
+
+    def __init__(self) -> None:
+        self.queue = AppendQueue(max_bytes=100)
+        self.put_so_far: list[Append] = []
+        self.taken: list[Append] = []
+        self.held: list[list[list[Append]]] = []
+        """Of each writer, its groups: the first one and those that followed."""
+
+    async def put(self, partition: int, size_bytes: int) -> None:
+        self.put_so_far.append(append_to(partition, size_bytes))
+        self.queue.put(self.put_so_far[-1])
+
+    async def take(self, partition: int, size_bytes: int) -> None:
+        if self.queue._ready_bytes:
+            self.queue._is_overdue = True
+            groups: list[list[Append]] = []
+            await self._call(self.queue.wait, groups)
+            self.held.append(groups)
+
+    async def follow(self, partition: int, size_bytes: int) -> None:
+        if self.held:
+            self.queue._answered_bytes = 0
+            groups = self.held[partition % len(self.held)]
+            await self._call(self.queue.follow, groups)
+
+    async def give_back(self, partition: int, size_bytes: int) -> None:
+        if self.held:
+            groups = self.held[partition % len(self.held)]
+            self.queue.give_back(groups.pop(0))
+            if not groups:
+                self.held.remove(groups)
+
+    async def _call(self, wait: Callable[[Writer], None], groups: list[list[Append]]) -> None:
+        before = len(groups)
+        wait(groups.append)
+        await asyncio.sleep(0)
+        self.queue.leave(groups.append)
+        self.taken += [append for group in groups[before:] for append in group]
+
+    def check(self) -> None:
+        keys = [{append.key for group in groups for append in group} for groups in self.held]
+        held = set().union(*keys)
+        assert sum(map(len, keys)) == len(held), "no partition is with two writers"
+        waiting = [append for append in self.put_so_far if append not in self.taken]
+        ready = [append for append in waiting if append.key not in held]
+        assert self.queue._ready_bytes == sum(len(append.batch.data) for append in ready)
+        assert self.queue._ready_bytes + self.queue._held_bytes == sum(len(append.batch.data) for append in waiting)
+
+    async def end(self) -> None:
+        while self.held:
+            await self.give_back(0, 0)
+        while len(self.taken) < len(self.put_so_far):
+            await self.take(0, 0)
+            await self.give_back(0, 0)
+        await self.queue.drained()
+
+
+names = st.sampled_from(["put", "take", "follow", "give_back"])
+
+
+@given(st.lists(st.tuples(names, st.integers(0, 3), st.integers(1, 80))))
 def test_nothing_is_lost_or_overtaken_within_a_partition(steps: list[tuple[str, int, int]]) -> None:
     async def play() -> None:
-        queue = AppendQueue(max_bytes=100)
-        queue._is_overdue = True
-        put: list[Append] = []
-        taken: list[Append] = []
-        held: list[list[Append]] = []
+        play = Play()
         for step, partition, size_bytes in steps:
-            if step == "put":
-                put.append(append_to(partition, size_bytes))
-                queue.put(put[-1])
-            elif step == "take" and queue._ready_bytes:
-                queue._is_overdue = True
-                held.append(await take(queue))
-                taken += held[-1]
-            elif step == "give back" and held:
-                queue.give_back(held.pop(partition % len(held)))
-            keys = [{append.key for append in group} for group in held]
-            assert sum(map(len, keys)) == len(set().union(*keys)), "no partition is taken twice"
-            ready = [append for append in put if append not in taken and append.key not in set().union(*keys)]
-            assert queue._ready_bytes == sum(len(append.batch.data) for append in ready)
-        for group in held:
-            queue.give_back(group)
-        while len(taken) < len(put):
-            group = await take(queue)
-            taken += group
-            queue.give_back(group)
-        await queue.drained()
-        for partition in range(4):
-            key = PartitionKey(1, partition)
-            assert [each for each in taken if each.key == key] == [each for each in put if each.key == key]
+            await getattr(play, step)(partition, size_bytes)
+            play.check()
+        async with asyncio.timeout(10):
+            await play.end()
+        for key in (PartitionKey(1, partition) for partition in range(4)):
+            put = [append for append in play.put_so_far if append.key == key]
+            assert [append for append in play.taken if append.key == key] == put
 
     asyncio.run(play())

@@ -98,7 +98,7 @@ def plan_by_python(group: list[Append], states: States, producers: Producers) ->
 
 
 def plan_compiled(group: list[Append], states: States, producers: Producers, *, most: int = 10) -> Any:
-    return compiled.plan_usual(group, states, producers, script=usual_script(), max_producers=most)
+    return compiled.plan_usual(group, states, producers, script=usual_script(), max_producers=most, follows=0, number=0)
 
 
 def message_of(plan: Plan) -> bytes:
@@ -167,7 +167,7 @@ def test_each_transaction_that_a_batch_says_it_is_part_of_is_proven() -> None:
     later = append.batch._replace(producer_epoch=1, base_sequence=0)
     group.append(Append(append.key, later, on_done=lambda: None, uses_log_append_time=False))
     plan = plan_compiled(group, states, producers)
-    assert b"CALL kafka.advance_partitions('{1000,0,1000,1}'" in plan.message
+    assert b"CALL kafka.advance_partitions(0, 0, '{1000,0,1000,1}'" in plan.message
     assert plan.message == message_of(plan_by_python(group, states, producers))
 
 

@@ -6,11 +6,15 @@ import asyncio
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
 import psycopg
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from psycopg import errors as pg
 
 from gateway.storage.script_socket import ScriptSocket
@@ -33,15 +37,21 @@ BEFORE_COPY = message(b"C", b"BEGIN\0") + message(b"C", b"CALL\0") + message(b"G
 DONE = BEFORE_COPY + message(b"C", b"COPY 5\0") + message(b"C", b"COMMIT\0") + READY
 
 
-@pytest.fixture
-def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """A connection over loopback, as to a server: ours and the server's end."""
+@contextmanager
+def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Over loopback, as to a server: ours and the server's end."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         ours = socket.create_connection(listener.getsockname())
         theirs, _ = listener.accept()
     with ours, theirs:
         theirs.setblocking(False)
         yield ours, theirs
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    with connection() as both:
+        yield both
 
 
 def script_socket(ours: socket.socket) -> ScriptSocket:
@@ -177,4 +187,80 @@ async def test_one_timer_serves_many_commits_and_each_has_its_full_time(
     with pytest.raises(TimeoutError):
         await send(script, b"a commit", timeout_seconds=0.3)
     assert 0.25 < loop.time() - started < TIMEOUT_S
+    script.close()
+
+
+# --- one behind the other --------------------------------------------------------------------
+
+
+async def run_two(ours: socket.socket, theirs: socket.socket, *pieces: bytes) -> list[tuple[str, str | None]]:
+    """What two strings are told, in order, by a server that says these."""
+    script = script_socket(ours)
+    told: list[tuple[str, str | None]] = []
+    through = asyncio.Event()
+
+    def tell(name: str, said: Exception | None) -> None:
+        told.append((name, said.sqlstate if isinstance(said, psycopg.Error) else said and "lost"))
+        if len(told) == 2:
+            through.set()
+
+    script.begin(b"one", timeout_seconds=TIMEOUT_S, on_done=lambda said: tell("one", said))
+    script.begin(b"two", timeout_seconds=TIMEOUT_S, on_done=lambda said: tell("two", said))
+    await answer(theirs, *pieces)
+    async with asyncio.timeout(TIMEOUT_S / 3):
+        await through.wait()
+    assert script.is_between
+    script.close()
+    return told
+
+
+@given(cuts=st.lists(st.integers(0, 2 * len(DONE)), max_size=4))
+@settings(deadline=None, max_examples=25)
+def test_two_commits_are_answered_in_whatever_pieces(cuts: list[int]) -> None:
+    places = [0, *sorted(cuts), 2 * len(DONE)]
+    pieces = [(DONE + DONE)[start:end] for start, end in pairwise(places) if start < end]
+
+    async def play() -> None:
+        with connection() as ends:
+            assert await run_two(*ends, *pieces) == [("one", None), ("two", None)]
+
+    asyncio.run(play())
+
+
+async def test_the_second_of_two_is_told_after_the_first_that_failed(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    begun = message(b"C", b"BEGIN\0")
+    refused = error("25P02", "current transaction is aborted")
+    ours, theirs = ends
+    running = asyncio.create_task(
+        run_two(ours, theirs, begun + error("TW006", "moved") + READY_IN_FAILED, refused + READY_IN_FAILED)
+    )
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(TIMEOUT_S / 3):
+        await asyncio.sleep(0.2)
+        assert b"ROLLBACK" in await loop.sock_recv(theirs, 65_536)
+        await loop.sock_sendall(theirs, message(b"C", b"ROLLBACK\0") + READY)
+        assert await running == [("one", "TW006"), ("two", "25P02")]
+
+
+async def test_the_first_of_two_may_fail_alone(ends: tuple[socket.socket, socket.socket]) -> None:
+    """At its very end, when its transaction is over."""
+    failed = BEFORE_COPY + message(b"C", b"COPY 5\0") + error("40P01", "deadlock") + READY
+    assert await run_two(*ends, failed, DONE) == [("one", "40P01"), ("two", None)]
+
+
+async def test_both_are_told_that_the_server_has_gone(ends: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = ends
+    script = script_socket(ours)
+    told: list[Exception | None] = []
+    script.begin(b"one", timeout_seconds=TIMEOUT_S, on_done=told.append)
+    script.begin(b"two", timeout_seconds=TIMEOUT_S, on_done=told.append)
+    await answer(theirs)
+    theirs.close()
+    async with asyncio.timeout(TIMEOUT_S / 3):
+        while len(told) < 2:  # noqa: ASYNC110 - nobody else is told
+            await asyncio.sleep(0.01)
+    assert all(isinstance(said, psycopg.OperationalError) for said in told)
+    assert not script.is_between
     script.close()
