@@ -9,6 +9,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
+import structlog
+
 from gateway.protocol._transcoder cimport Scan, put_rows, rows_bytes
 
 from gateway.broker.append_queue import Appended
@@ -39,6 +41,7 @@ cdef bytes LIST_START = f"{QUOTE}{{".encode()
 cdef bytes ROW_END = f'}}{QUOTE})",'.encode()
 
 make_tuple = tuple.__new__
+log = structlog.get_logger()
 
 # Places in a `ProducedBatch`.
 cdef enum:
@@ -457,7 +460,7 @@ cdef class UsualPlan:
         return text[: to - start]
 
     def conclude(self, dict states not None):
-        """It was committed: what was planned is true now."""
+        """It was sent: what was planned is believed, until the commit proves it."""
         cdef Place place
         cdef Remembered one
         for place in self._places.values():
@@ -503,8 +506,12 @@ cdef class UsualPlan:
             place = self._placed[i]
             told.append(append.know(make_tuple(Appended, (self._base_offsets[i], -1, place.log_start_offset))))
         for on_done in told:
-            if on_done is not None:
+            if on_done is None:
+                continue
+            try:
                 on_done()
+            except Exception:  # the others are told all the same
+                log.exception("a producer was not told of what was written")
 
 
 def plan_usual(

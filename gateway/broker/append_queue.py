@@ -2,8 +2,8 @@
 
 A partition's batches are with one writer at a time, so they keep their order. A commit by itself costs as much as
 dozens of records, so a second writer begins beside the first only when there is enough for it to do, or when the first
-takes long; until then batches gather. A writer whose commit is in flight may take one more group, of its own partitions
-too, when as much waits as was answered last: clients with a limit of what they have in flight will send no more
+takes long; until then batches gather. A writer whose commit is in flight may take one more group of its own
+partitions, when as much waits as was answered last: clients with a limit of what they have in flight will send no more
 until the next answer.
 """
 
@@ -131,18 +131,19 @@ class AppendQueue:
         self._wake()
 
     def follow(self, writer: Writer) -> None:
-        """The same for a writer that has a group: the next one may be of its own partitions."""
+        """The same for a writer that has a group, but of its own partitions only: others need not wait for its commit,
+        which may be held up."""
         self._followers.append(writer)
         self._wake()
 
     def leave(self, writer: Writer) -> None:
         """It does not wait any more."""
         for waiting in (self._writers, self._followers):
-            with suppress(ValueError):
+            if writer in waiting:
                 waiting.remove(writer)
 
     def give_back(self, group: Iterable[Append]) -> None:
-        """The group is settled: what came for its partitions meanwhile may be taken."""
+        """The group is written or given up: what came for its partitions meanwhile may be taken."""
         self._answered_bytes = _size_bytes(group)
         for key in {append.key for append in group}:
             self._groups[key] -= 1
@@ -156,7 +157,7 @@ class AppendQueue:
         self._wake()
 
     async def drained(self) -> None:
-        """Return when everything that was put has been settled."""
+        """Return when everything that was put has been given back."""
         await self._is_empty.wait()
 
     def remaining(self) -> list[Append]:
@@ -167,7 +168,7 @@ class AppendQueue:
         return self._ready_bytes > 0 and (not self._taken or self._ready_bytes >= OVERLAP_BYTES or self._is_overdue)
 
     def _is_worth_following(self) -> bool:
-        return self._ready_bytes + self._held_bytes >= max(1, self._answered_bytes)
+        return self._held_bytes >= max(1, self._answered_bytes)
 
     def _wake(self) -> None:
         """Call a writer, or, where too little is ready, in a while. Not at once: what has arrived already, of this
@@ -177,7 +178,11 @@ class AppendQueue:
         if (self._writers and self._is_worth_a_commit()) or (self._followers and self._is_worth_following()):
             self._is_calling = True
             self._loop.call_soon(self._call_writer)
-        elif self._ready_bytes and self._timer is None and not self._is_overdue:
+        else:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._ready_bytes and self._timer is None and not self._is_overdue:
             self._timer = self._loop.call_later(OVERLAP_SECONDS, self._grow_overdue)
 
     def _call_writer(self) -> None:
@@ -185,22 +190,27 @@ class AppendQueue:
         # The one that wrote last: its session in the database has at hand what the next commit needs.
         if self._writers and self._is_worth_a_commit():
             writer = self._writers.pop()
-            writer(self._take(writer))
+            self._is_overdue = False
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            writer(self._take((key for key in self._waiting if key not in self._taken), writer))
             self._wake()  # for what is left
-        elif self._is_worth_following():
-            for writer in reversed(self._followers):
-                if group := self._take(writer):  # not if what waits is another's
-                    self._followers.remove(writer)
-                    writer(group)
-                    break
+            return
+        for writer in reversed(self._followers if self._is_worth_following() else ()):
+            if group := self._take((key for key in self._waiting if self._taken.get(key) == writer), writer):
+                self._followers.remove(writer)
+                writer(group)
+                self._wake()
+                return
+        self._set_timer()
 
-    def _take(self, writer: Writer) -> list[Append]:
-        """Of the writer's own partitions and of those that nobody has."""
+    def _take(self, keys: Iterable[PartitionKey], writer: Writer) -> list[Append]:
+        """What waits in these partitions, which are the writer's or nobody's, up to the limit."""
         group: list[Append] = []
         size_bytes = 0
-        for key in [key for key in self._waiting if self._taken.get(key, writer) == writer]:
+        for key in list(keys):
             waiting = self._waiting[key]
-            is_held = key in self._taken
             of_key_bytes = 0
             while waiting and (not group or size_bytes + len(waiting[0].batch.data) <= self._max_bytes):
                 append = waiting.popleft()
@@ -209,22 +219,17 @@ class AppendQueue:
                 group.append(append)
             if not of_key_bytes:
                 break
-            self._taken[key] = writer
-            self._groups[key] += 1
-            if is_held:
+            if key in self._taken:
                 self._held_bytes -= of_key_bytes
             else:
                 left_bytes = _size_bytes(waiting)
                 self._ready_bytes -= of_key_bytes + left_bytes
                 self._held_bytes += left_bytes
+            self._taken[key] = writer
+            self._groups[key] += 1
             if waiting:
                 break  # the group is full
             del self._waiting[key]
-        if group:
-            self._is_overdue = False
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
         return group
 
     def _grow_overdue(self) -> None:

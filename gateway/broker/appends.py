@@ -105,7 +105,7 @@ class _Known:
 
 
 class _Writer:
-    """One connection, one database transaction at a time."""
+    """One connection, one database transaction at a time, of usual groups one more that is sent ahead."""
 
     def __init__(
         self,
@@ -126,16 +126,25 @@ class _Writer:
         self._under_way: deque[tuple[list[Append], UsualPlan]] = deque()
         self._number = 0  # of the commit that was begun last
         self._left: deque[tuple[list[Append], Exception | None]] = deque()
-        """What the task is to do when nothing is under way: groups, and what went wrong with each."""
+        """What the task is to do when nothing is under way: groups, in order, and what went wrong with each."""
+        self._behind: tuple[list[Append], Exception | None] | None = None
+        """The same of a group that came while others are under way, which may still fail."""
         self._has_left = asyncio.Event()
+        self._is_stopped = False
         self._task = asyncio.create_task(self._run())
         self._queue.wait(self._begin)
 
     async def stop(self) -> None:
+        self._is_stopped = True
         self._queue.leave(self._begin)
         await end_task(self._task)
         if self._connection is not None:
             await self._connection.close()
+        unanswered = [group for group, _ in (*self._under_way, *self._left)]
+        if self._behind is not None:
+            unanswered.append(self._behind[0])
+        for append in (append for group in unanswered for append in group):
+            append.settle(NotLeaderOrFollower("the gateway is stopping"))
 
     # --- the short way: compiled code and callbacks, no task ------------------------------------
 
@@ -163,48 +172,50 @@ class _Writer:
             if plan is None or connection is None:
                 self._leave(group, None)
                 return
-            self._number += 1
-            self._under_way.append((group, plan))
             connection.begin(plan.message, self._end)
-            # Believed until it is proven: the next group is judged as if this one were committed, and where it is not,
-            # that one cannot be either.
-            plan.conclude(known.states)
-            self._wait()
         except Exception as error:  # noqa: BLE001 - whoever waits is told, whatever it is
             self._leave(group, error)
+            return
+        self._number += 1
+        self._under_way.append((group, plan))
+        # Believed until it is proven: the next group is judged as if this one were committed, and where it is not,
+        # that one cannot be either.
+        plan.conclude(known.states)
+        self._wait()
 
     def _end(self, error: Exception | None) -> None:
         group, plan = self._under_way.popleft()
         if error is None:
             failpoints.reach(failpoints.PRODUCE_COMMITTED)
-            self._give_back(group)
-            # Behind the next commit, if there is one to begin.
-            self._loop.call_soon(self._tell_usual, plan)
+            self._queue.give_back(group)
         else:
             self._known.forget({append.key for append in group})
-            self._leave(group, error)
+            self._left.append((group, error))
+        self._wait()
+        if error is None:
+            # Behind the next commit, if there is one to begin.
+            self._loop.call_soon(self._tell_usual, plan)
 
     def _leave(self, group: list[Append], error: Exception | None) -> None:
         """To the task, which has the connection to itself: nothing is begun before it is done."""
-        self._queue.leave(self._begin)
-        self._left.append((group, error))
-        if not self._under_way:
-            self._has_left.set()
-
-    def _give_back(self, group: list[Append]) -> None:
-        self._queue.give_back(group)
+        self._behind = (group, error)
         self._wait()
 
     def _wait(self) -> None:
         """For the next group: at most one is sent behind the one that is under way."""
         self._queue.leave(self._begin)
-        if self._left:
+        if not self._under_way and self._behind is not None:
+            self._left.append(self._behind)
+            self._behind = None
+        if self._is_stopped or self._behind is not None:
+            return
+        if not self._left:
             if not self._under_way:
-                self._has_left.set()
+                self._queue.wait(self._begin)
+            elif len(self._under_way) < MAX_UNDER_WAY:
+                self._queue.follow(self._begin)
         elif not self._under_way:
-            self._queue.wait(self._begin)
-        elif len(self._under_way) < MAX_UNDER_WAY:
-            self._queue.follow(self._begin)
+            self._has_left.set()
 
     def _tell_usual(self, plan: UsualPlan) -> None:
         try:
@@ -501,6 +512,7 @@ class Appends:
     async def drain(self) -> None:
         """Return when everything submitted has been answered."""
         await self._queue.drained()
+        await asyncio.sleep(0)  # whoever waits for the last commit is told in the loop's next turn
 
     async def stop(self) -> None:
         for writer in self._writers:

@@ -150,7 +150,7 @@ class LogConnection:
     @property
     def takes_messages(self) -> bool:
         """Whether `begin` can be used: the server is reached without a pooler and without encryption."""
-        return self._script is not None and not self._connection.closed
+        return self._script is not None and self.is_usable
 
     def begin(self, message: bytes, on_done: Callable[[Exception | None], None]) -> None:
         """Run a commit whose string and COPY data are one message, behind those that were begun before; `on_done` is
@@ -222,7 +222,7 @@ class LogConnection:
 
     @property
     def is_usable(self) -> bool:
-        return not self._connection.closed
+        return not self._connection.closed and not (self._script is not None and self._script.is_lost)
 
 
 async def load_partitions(database: Database, keys: Sequence[PartitionKey]) -> dict[PartitionKey, PartitionState]:

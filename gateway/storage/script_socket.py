@@ -77,12 +77,13 @@ class ScriptSocket:
         """After the last string whose end was read."""
         self._under_way: deque[_Sent] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._is_lost = False
+        self.is_lost = False
 
     @property
     def is_between(self) -> bool:
-        """False from the moment that a string is sent until its end was read: whoever leaves it so must close."""
-        return not self._under_way and not self._is_lost
+        """False from the moment that a string is sent until its end was read, and for good where that never comes:
+        whoever leaves it so must close."""
+        return not self._under_way and not self.is_lost
 
     @classmethod
     async def of(cls, connection: AsyncConnection[Row]) -> Self | None:
@@ -96,7 +97,7 @@ class ScriptSocket:
 
     def close(self) -> None:
         """Whoever waits for a string is not told any more."""
-        self._is_lost = True
+        self.is_lost = True
         self._under_way.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -131,10 +132,10 @@ class ScriptSocket:
         if not self._under_way:
             self._await_bytes(SHORTEST_REPLY_BYTES)
         deadline = self._loop.time() + timeout_seconds
-        self._under_way.append(_Sent(on_done, deadline))
         if self._timer is None:
             self._timer = self._loop.call_at(deadline, self._look_at_time)
         self._send(pieces)
+        self._under_way.append(_Sent(on_done, deadline))
 
     def _await_bytes(self, size_bytes: int) -> None:
         """Stay registered from one string to the next: to come and go would cost two system calls each time. And nobody
@@ -186,11 +187,12 @@ class ScriptSocket:
     # --- receiving ---------------------------------------------------------------------------
 
     def _receive(self) -> None:
-        """Read what is there, and on until it is all read: after a reset uvloop tells only once."""
-        while self._read_some() and not self._is_fresh:
-            self._await_bytes(1)  # an error comes by itself, before the end, which is short
-        if self._under_way and self._is_fresh:
-            self._await_bytes(SHORTEST_REPLY_BYTES)
+        """Read what is there, and on while anything is awaited: after a reset uvloop tells only once."""
+        while self._read_some() and self._under_way:
+            pass
+        if self._under_way:
+            # An error comes by itself, before the end, which is short.
+            self._await_bytes(SHORTEST_REPLY_BYTES if self._is_fresh else 1)
 
     def _read_some(self) -> bool:
         """Whether anything was there to be read."""
@@ -202,7 +204,8 @@ class ScriptSocket:
             self._lose(error)
             return False
         if not received:
-            said = next((sent.error for sent in self._under_way if sent.error is not None), None)
+            sent = self._awaited()
+            said = None if sent is None else sent.error
             self._fail(said or psycopg.OperationalError("the server closed the connection"))
             return False
         if (
@@ -285,7 +288,7 @@ class ScriptSocket:
         """Of what was under way nothing is known."""
         self.release()
         if self._under_way:
-            self._is_lost = True
+            self.is_lost = True
             failed, self._under_way = self._under_way, deque()
             for sent in failed:
                 sent.on_done(sent.error or error)

@@ -382,6 +382,49 @@ async def test_both_are_answered_where_the_session_ends(
     assert [row.value for row in await rows_of(database_url)] == [b"0", b"0"]
 
 
+@compiled_only
+async def test_what_compiled_code_does_not_judge_does_not_overtake_a_commit_that_fails(
+    behind: Behind, key: PartitionKey, database_url: str, holder: psycopg.AsyncConnection[Any]
+) -> None:
+    gateway = behind._gateway
+    (writer,) = gateway.appends._writers
+    async with holder.transaction():
+        await holder.execute("SELECT pg_advisory_xact_lock(%s)", [partition_key(*key)])
+        first = gateway.submit(key, [b"first"])
+        await until_waiting(database_url)
+        # A producer that nobody has heard of, of as many bytes as were answered last.
+        second = gateway.submit(key, [b"second" * 100], producer_id=10**10, epoch=0, sequence=0)
+        async with asyncio.timeout(TIMEOUT_S):
+            while writer._behind is None:  # noqa: ASYNC110 - nobody is told that it waits
+                await asyncio.sleep(0.01)
+        await holder.execute(
+            "UPDATE kafka.partitions SET next_offset = 2, last_stable_offset = 2"
+            " WHERE topic_id = %s AND partition = %s",
+            list(key),
+        )
+        await holder.execute(
+            'INSERT INTO kafka.messages (topic_id, partition, "offset", "timestamp", timestamp_type, value,'
+            " is_transactional) VALUES (%s, %s, 1, now(), 0, 'theirs', false)",
+            list(key),
+        )
+    async with asyncio.timeout(TIMEOUT_S):
+        assert [(await first).base_offset, (await second).base_offset] == [2, 3]
+
+
+@compiled_only
+async def test_who_waits_for_commits_under_way_is_answered_when_the_gateway_stops(
+    behind: Behind, key: PartitionKey, database_url: str, holder: psycopg.AsyncConnection[Any]
+) -> None:
+    async with holder.transaction():
+        await holder.execute("SELECT pg_advisory_xact_lock(%s)", [partition_key(*key)])
+        await behind.submit_in_a_row(database_url)
+        behind.submit()  # one more, which nobody has taken
+        async with asyncio.timeout(TIMEOUT_S):
+            await behind._gateway.appends.stop()
+            answers = await asyncio.gather(*behind.done[2:], return_exceptions=True)
+    assert all(isinstance(answer, NotLeaderOrFollower) for answer in answers), answers
+
+
 def test_a_commit_follows_only_one_that_is_in_force(key: PartitionKey, database_url: str) -> None:
     def script(*, follows: int, number: int) -> bytes:
         nothing = advance_script([], [], [], locked=False)

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import psycopg
 import pytest
+import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg import errors as pg
@@ -248,6 +249,47 @@ async def test_the_first_of_two_may_fail_alone(ends: tuple[socket.socket, socket
     """At its very end, when its transaction is over."""
     failed = BEFORE_COPY + message(b"C", b"COPY 5\0") + error("40P01", "deadlock") + READY
     assert await run_two(*ends, failed, DONE) == [("one", "40P01"), ("two", None)]
+
+
+def test_the_second_of_two_is_told_of_a_reset_that_came_with_the_answer_to_the_first() -> None:
+    """By uvloop too, which tells of it only once."""
+
+    async def play() -> list[Exception | None]:
+        with connection() as (ours, theirs):
+            script = script_socket(ours)
+            told: list[Exception | None] = []
+            script.begin(b"one", timeout_seconds=TIMEOUT_S, on_done=told.append)
+            script.begin(b"x" * 200_000, timeout_seconds=TIMEOUT_S, on_done=told.append)
+            assert theirs.recv(3) == b"one"
+            theirs.send(DONE)
+            theirs.close()  # what it has not read makes a reset of it
+            async with asyncio.timeout(TIMEOUT_S / 3):
+                while len(told) < 2:  # noqa: ASYNC110 - nobody else is told
+                    await asyncio.sleep(0.01)
+            script.close()
+            return told
+
+    for make_loop in (asyncio.new_event_loop, uvloop.new_event_loop):
+        with asyncio.Runner(loop_factory=make_loop) as runner:
+            first, second = runner.run(play())
+        assert first is None or isinstance(first, psycopg.OperationalError)  # the reset may take the answer with it
+        assert isinstance(second, psycopg.OperationalError)
+
+
+async def test_the_second_of_two_is_not_blamed_for_the_first(ends: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = ends
+    script = script_socket(ours)
+    told: list[Exception | None] = []
+    script.begin(b"one", timeout_seconds=TIMEOUT_S, on_done=told.append)
+    script.begin(b"two", timeout_seconds=TIMEOUT_S, on_done=told.append)
+    await answer(theirs, message(b"C", b"BEGIN\0") + error("23514", "bad data") + READY)
+    theirs.close()
+    async with asyncio.timeout(TIMEOUT_S / 3):
+        while len(told) < 2:  # noqa: ASYNC110 - nobody else is told
+            await asyncio.sleep(0.01)
+    assert isinstance(told[0], pg.CheckViolation)
+    assert isinstance(told[1], psycopg.OperationalError)
+    script.close()
 
 
 async def test_both_are_told_that_the_server_has_gone(ends: tuple[socket.socket, socket.socket]) -> None:
