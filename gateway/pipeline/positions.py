@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,7 +129,13 @@ class RunnerLock:
         self._connection = connection
 
     def release(self) -> None:
+        """Give it up before the connection is closed, which the server hears of later: the next runner may come at
+        once."""
+        from psycopg import Error
+
         if self._connection is not None:
+            with suppress(Error):
+                self._connection.rollback()
             self._connection.close()
             self._connection = None
 

@@ -265,6 +265,14 @@ def test_records_that_retention_took_are_not_skipped_silently(pipeline: Pipeline
     assert resets.move_past_deleted(pipeline.database, pipeline.name) == {}
 
 
+def test_the_next_runner_may_come_at_once(pipeline: Any) -> None:
+    """It need not wait for the server to hear that the last one's connection is closed."""
+    for _ in range(20):
+        lock = RunnerLock(pipeline.database, pipeline.name)
+        lock.hold()
+        lock.release()
+
+
 def test_a_second_runner_is_told_that_there_is_a_first(pipeline: Pipeline, produce: Any) -> None:
     produce(pipeline.topic, numbered(2))
     lock = RunnerLock(pipeline.database, pipeline.name)

@@ -16,7 +16,7 @@ from psycopg.adapt import Transformer
 from gateway.domain.sequences import ProducerState, Written
 from gateway.resources import sql_dir
 from gateway.storage.keys import ProducerKey
-from gateway.storage.log import NOT_OPEN
+from gateway.storage.log import NOT_FOLLOWING
 from gateway.storage.producers import remembered_rows
 from gateway.storage.statements import statement, statement_names
 
@@ -66,7 +66,7 @@ def test_a_statement_can_be_prepared(connection: psycopg.Connection[Any], name: 
         with connection.transaction(force_rollback=True), pytest.raises(psycopg.Error) as refused:
             connection.execute(cast(LiteralString, text))
         # CALL cannot be prepared: it is run, with numbers that stand for nothing.
-        assert refused.value.sqlstate == NOT_OPEN
+        assert refused.value.sqlstate == NOT_FOLLOWING[0]
         return
     numbers = {key: index for index, key in enumerate(dict.fromkeys(PARAMETER.findall(text)), start=1)}
     query = PARAMETER.sub(lambda found: f"${numbers[found[1]]}", text).replace("%%", "%")
