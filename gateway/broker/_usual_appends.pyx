@@ -453,8 +453,8 @@ cdef class UsualPlan:
             to = put_number(to, producer.run_length)
             to = put_bytes(to, LIST_START)
             for written in producer.recent:
-                for number in <tuple>written:
-                    to = put_number(to, number)
+                for value in <tuple>written:
+                    to = put_number(to, value)
             to = put_bytes(to - 1, ROW_END)  # the batch that was accepted is in the list: it ends with a comma
         to = put_bytes(end_list(to, begin), script[8])
         return text[: to - start]

@@ -185,16 +185,16 @@ class _Writer:
 
     def _end(self, error: Exception | None) -> None:
         group, plan = self._under_way.popleft()
-        if error is None:
-            failpoints.reach(failpoints.PRODUCE_COMMITTED)
-            self._queue.give_back(group)
-        else:
+        if error is not None:
             self._known.forget({append.key for append in group})
             self._left.append((group, error))
+            self._wait()
+            return
+        failpoints.reach(failpoints.PRODUCE_COMMITTED)
+        self._queue.give_back(group)
         self._wait()
-        if error is None:
-            # Behind the next commit, if there is one to begin.
-            self._loop.call_soon(self._tell_usual, plan)
+        # Behind the next commit, if there is one to begin.
+        self._loop.call_soon(self._tell_usual, plan)
 
     def _leave(self, group: list[Append], error: Exception | None) -> None:
         """To the task, which has the connection to itself: nothing is begun before it is done."""

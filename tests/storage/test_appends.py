@@ -311,6 +311,19 @@ async def behind(database_url: str, key: PartitionKey, producer_id: int) -> Asyn
         await gateway.appends.stop()
 
 
+async def write_as_another_gateway(holder: psycopg.AsyncConnection[Any], key: PartitionKey) -> None:
+    """A record at offset 1."""
+    await holder.execute(
+        "UPDATE kafka.partitions SET next_offset = 2, last_stable_offset = 2 WHERE topic_id = %s AND partition = %s",
+        list(key),
+    )
+    await holder.execute(
+        'INSERT INTO kafka.messages (topic_id, partition, "offset", "timestamp", timestamp_type, value,'
+        " is_transactional) VALUES (%s, %s, 1, now(), 0, 'theirs', false)",
+        list(key),
+    )
+
+
 @compiled_only
 async def test_a_commit_is_sent_behind_another(
     behind: Behind, key: PartitionKey, database_url: str, holder: psycopg.AsyncConnection[Any]
@@ -329,16 +342,7 @@ async def test_both_are_judged_anew_where_another_gateway_was_quicker_than_the_f
     async with holder.transaction():
         await holder.execute("SELECT pg_advisory_xact_lock(%s)", [partition_key(*key)])
         await behind.submit_in_a_row(database_url)
-        await holder.execute(
-            "UPDATE kafka.partitions SET next_offset = 2, last_stable_offset = 2"
-            " WHERE topic_id = %s AND partition = %s",
-            list(key),
-        )
-        await holder.execute(
-            'INSERT INTO kafka.messages (topic_id, partition, "offset", "timestamp", timestamp_type, value,'
-            " is_transactional) VALUES (%s, %s, 1, now(), 0, 'theirs', false)",
-            list(key),
-        )
+        await write_as_another_gateway(holder, key)
     await behind.expect_all(database_url, b"theirs")
 
 
@@ -397,16 +401,7 @@ async def test_what_compiled_code_does_not_judge_does_not_overtake_a_commit_that
         async with asyncio.timeout(TIMEOUT_S):
             while writer._behind is None:  # noqa: ASYNC110 - nobody is told that it waits
                 await asyncio.sleep(0.01)
-        await holder.execute(
-            "UPDATE kafka.partitions SET next_offset = 2, last_stable_offset = 2"
-            " WHERE topic_id = %s AND partition = %s",
-            list(key),
-        )
-        await holder.execute(
-            'INSERT INTO kafka.messages (topic_id, partition, "offset", "timestamp", timestamp_type, value,'
-            " is_transactional) VALUES (%s, %s, 1, now(), 0, 'theirs', false)",
-            list(key),
-        )
+        await write_as_another_gateway(holder, key)
     async with asyncio.timeout(TIMEOUT_S):
         assert [(await first).base_offset, (await second).base_offset] == [2, 3]
 
