@@ -52,6 +52,9 @@ class AbortedTransactions:
         self._database = database
         self._known: dict[PartitionKey, _Known] = {}
 
+    def clear(self) -> None:
+        self._known.clear()
+
     async def find(
         self, key: PartitionKey, *, start_offset: int, end_offset: int, last_stable_offset: int
     ) -> list[AbortedRange]:

@@ -509,6 +509,10 @@ class Appends:
         """A transaction of this gateway put a marker there."""
         self._known.marked(key, state)
 
+    def forget(self) -> None:
+        """What is believed of partitions may not be true any more."""
+        self._known.forget([*self._known.states, *self._known.producers])
+
     async def drain(self) -> None:
         """Return when everything submitted has been answered."""
         await self._queue.drained()

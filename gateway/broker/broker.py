@@ -104,6 +104,7 @@ class Broker:
                 assignors=settings.consumer_assignors,
             ),
         )
+        database.watch_history(self._forget_log)
 
     async def start(self) -> None:
         """StartupError when another live gateway has our node id."""
@@ -144,6 +145,13 @@ class Broker:
         state = PartitionState(0, marked.last_stable_offset, marked.next_offset, marked.leader_epoch)
         self.appends.marked(marked.key, state)
         self._written(Written(marked.key, state, [(marked.next_offset - 1, marked.next_offset, batch)]))
+
+    def _forget_log(self) -> None:
+        """The database may have lost records that were acknowledged, and have others in their place."""
+        self.tail.clear()
+        self.positions.clear()
+        self.appends.forget()
+        self.reads.forget()
 
     def _topic_deleted(self, topic_id: int) -> None:
         self.tail.forget_topic(topic_id)

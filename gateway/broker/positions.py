@@ -81,6 +81,12 @@ class Positions:
         else:
             self._wake(key)
 
+    def clear(self) -> None:
+        """What was heard of may not be true any more: ends may have gone back. Whoever waits asks anew."""
+        self._known.clear()
+        for key in self._waiting:
+            self._wake(key)
+
     @contextmanager
     def watching(self, keys: Iterable[PartitionKey]) -> Iterator[asyncio.Event]:
         """An event that is set whenever one of the partitions moves, from now on."""

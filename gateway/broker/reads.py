@@ -80,6 +80,11 @@ class Reads:
         """Nobody asks any longer."""
         self._ahead.stop()
 
+    def forget(self) -> None:
+        """What was read may not be there any more."""
+        self._ahead.stop()
+        self._aborted.clear()
+
     async def fetch(
         self,
         wanted: Sequence[Wanted],

@@ -104,6 +104,10 @@ class Tail:
         for key in [key for key in self._partitions if key.topic_id == topic_id]:
             self.forget(key)
 
+    def clear(self) -> None:
+        for key in list(self._partitions):
+            self.forget(key)
+
     def _evict_oldest(self) -> None:
         key, partition = self._age.popleft()
         if partition.is_forgotten:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, LiteralString
 
+import structlog
 from psycopg import AsyncConnection, IsolationLevel
+from psycopg.errors import InsufficientPrivilege
 from psycopg.pq.abc import PGresult
 from psycopg_pool import AsyncConnectionPool
 
@@ -16,6 +18,8 @@ from gateway.storage.loaders import TimestampMsLoader
 from gateway.storage.statements import statement
 
 __all__ = ["Database", "Row", "Transaction"]
+
+log = structlog.get_logger()
 
 Parameters = Mapping[str, Any]
 
@@ -65,6 +69,8 @@ class Database:
                 f"-c statement_timeout={timeout_ms} -c lock_timeout={timeout_ms} -c timezone=UTC"
                 f" -c idle_in_transaction_session_timeout={2 * timeout_ms}"
             )
+        self._history: Row | None = None
+        self._on_other_history: Callable[[], None] | None = None
         self._connections = connections
         self._pool = AsyncConnectionPool[Connection](
             url,
@@ -81,6 +87,11 @@ class Database:
             open=False,
         )
 
+    def watch_history(self, on_other: Callable[[], None]) -> None:
+        """Call `on_other`, before anything is read, whenever the database goes on from another history: what was read
+        of it earlier may never have been."""
+        self._on_other_history = on_other
+
     async def open(self) -> None:
         """Connect; raises psycopg.OperationalError or PoolTimeout when the database cannot be reached."""
         probe = await self.connect()
@@ -94,7 +105,11 @@ class Database:
         """A connection outside the pool, for one owner."""
         async with asyncio.timeout(self._timeout_seconds):
             connection = await Connection.connect(self._url, **self._keywords)
-        await self._configure(connection)
+            try:
+                await self._configure(connection)
+            except BaseException:
+                await connection.close()
+                raise
         return connection
 
     async def rows(self, name: str, /, **parameters: object) -> list[Row]:
@@ -140,3 +155,25 @@ class Database:
         connection.adapters.register_loader("timestamptz", TimestampMsLoader)
         # Whatever the database's default: what is read after a lock was waited for must be what its holder left.
         await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+        await self._look_at_history(connection)
+
+    async def _look_at_history(self, connection: AsyncConnection[Row]) -> None:
+        """A database is lost with its connections, so each new one is asked."""
+        try:
+            cursor = await connection.execute(statement("topics/load_history"))
+        except InsufficientPrivilege:
+            return  # some providers keep it to themselves
+        found, before = await cursor.fetchone(), self._history
+        if found is None or None in found:
+            return
+        self._history = found
+        if before is not None and before != found:
+            log.warning(
+                "the database goes on from another history: a standby took over, or a backup was restored. "
+                "Records that it does not have are lost, even if they were acknowledged",
+                system=found[0],
+                timeline=found[1],
+                before="/".join(before),
+            )
+            if self._on_other_history is not None:
+                self._on_other_history()

@@ -5,14 +5,17 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
+import psycopg
 from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.errors import LockNotAvailable
-from sqlalchemy import Connection, create_engine, make_url, text
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from gateway.errors import StartupError
@@ -95,14 +98,17 @@ def schema_differences(url: str) -> list[str]:
 @contextmanager
 def _transaction(url: str) -> Iterator[Connection]:
     """Database errors leave as one sentence; the URL's password is in none of them."""
-    try:
-        address = make_url(url).set(drivername="postgresql+psycopg")
-    except ArgumentError:
-        raise StartupError("The database URL cannot be understood: it must be postgresql://…") from None
-    arguments = {"connect_timeout": CONNECT_TIMEOUT_S, "application_name": "tablewire migrate"}
+    where = _where(url)
+    # libpq reads the address, as it does for the gateway's own sessions: it may name several servers.
     # Prepared statements would outlive a transaction behind PgBouncer.
-    engine = create_engine(address, poolclass=NullPool, connect_args={**arguments, "prepare_threshold": None})
-    where = f"{address.host or 'localhost'}:{address.port or 5432}/{address.database}"
+    connect = partial(
+        psycopg.connect,
+        url,
+        connect_timeout=CONNECT_TIMEOUT_S,
+        application_name="tablewire migrate",
+        prepare_threshold=None,
+    )
+    engine = create_engine("postgresql+psycopg://", creator=connect, poolclass=NullPool)
     try:
         with engine.begin() as connection:
             yield connection
@@ -113,6 +119,18 @@ def _transaction(url: str) -> Iterator[Connection]:
         raise StartupError(f"The database at {where} cannot be used: {said}.") from failed
     finally:
         engine.dispose()
+
+
+def _where(url: str) -> str:
+    """The server or servers and the database, for people."""
+    try:
+        given = conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        raise StartupError("The database URL cannot be understood: it must be postgresql://…") from None
+    hosts = str(given.get("host") or "localhost").split(",")
+    ports = str(given.get("port") or 5432).split(",")
+    servers = [f"{host}:{port}" for host, port in zip(hosts, ports * len(hosts), strict=False)]
+    return f"{','.join(servers)}/{given.get('dbname')}"
 
 
 def _has_schema(connection: Connection) -> bool:
