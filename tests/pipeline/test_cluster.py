@@ -19,6 +19,7 @@ import pytest
 
 from gateway.pipeline.session import JavaMissing, require_java
 from tests.support.gateway_process import HOST, REPOSITORY, free_port
+from tests.support.spark import JVM_OPTIONS
 
 COMMAND = [sys.executable, "-c", "from gateway.cli import main; main()", "pipeline"]
 JOB = """
@@ -51,6 +52,8 @@ CONFIG = {
     "spark.executor.cores": "1",
     "spark.cores.max": "2",
     "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": JVM_OPTIONS,
+    "spark.driver.extraJavaOptions": JVM_OPTIONS,
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
 }
@@ -66,6 +69,7 @@ def daemon(log: Path, *arguments: str) -> Iterator[None]:
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": HOST,
         "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": JVM_OPTIONS,
         "SPARK_WORKER_DIR": str(log.parent / log.stem),
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(REPOSITORY),

@@ -21,6 +21,7 @@ from rich.console import Console
 from gateway.pipeline.jobs import JOBS, hourly_counts
 from gateway.pipeline.runner import BatchDone
 from gateway.pipeline.session import JavaMissing, require_java
+from tests.support.spark import JVM_OPTIONS
 from tests.support.waiting import wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -125,7 +126,7 @@ def test_a_continuous_run_is_seen_stopped_and_moved(
 
     words = ["run", "own_jobs:make", "--topic", topic, "--set", f"table={table}", "--name", name, "--max-rows", "2"]
     spark = ["--master", "local[1]", "--conf", "spark.ui.enabled=false"]
-    tuned = ["--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"]
+    tuned = ["--conf", f"spark.driver.extraJavaOptions={JVM_OPTIONS}"]
     log = (tmp_path / "log").open("w+")
     running = subprocess.Popen([*COMMAND, *words, *spark, *tuned], cwd=tmp_path, env=environment, stderr=log)
     try:

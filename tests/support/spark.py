@@ -14,6 +14,9 @@ TOKENS = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
 changed for long, so that an older one serves as well."""
 TOKEN_VERSIONS = (SPARK_VERSION, "4.0.0")
 
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""What starts fastest: the first compiler tier and the serial collector."""
+
 # Small data on shared cores: few tasks, nothing that listens, no start-up that is never used.
 TEST_CONFIG = {
     "spark.ui.enabled": "false",
@@ -21,7 +24,7 @@ TEST_CONFIG = {
     "spark.default.parallelism": "2",
     "spark.driver.memory": "1g",
     "spark.sql.streaming.stopTimeout": "60s",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": JVM_OPTIONS,
 }
 
 

@@ -232,7 +232,11 @@ class AioKafkaProducer:
     def __init__(self, bootstrap: str, transactional_id: str, *, timeout_ms: int) -> None:
         self._bootstrap = bootstrap
         self._loop = _Loop()
-        self._producer = self._loop.do(self._start(transactional_id, timeout_ms))
+        try:
+            self._producer = self._do(self._start(transactional_id, timeout_ms))
+        except (Fenced, Failed):
+            self._loop.close()
+            raise
 
     async def _start(self, transactional_id: str, timeout_ms: int) -> Any:
         producer = aiokafka.AIOKafkaProducer(
@@ -240,7 +244,11 @@ class AioKafkaProducer:
             transactional_id=transactional_id,
             transaction_timeout_ms=timeout_ms,
         )
-        await producer.start()
+        try:
+            await producer.start()
+        except BaseException:
+            await producer.stop()
+            raise
         return producer
 
     def begin(self) -> None:
