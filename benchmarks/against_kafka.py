@@ -9,13 +9,15 @@ from functools import partial
 
 from benchmarks.apache_kafka import ApacheKafka
 from benchmarks.bench import Bench
-from benchmarks.clients import Client, Guarantee, JavaClient
+from benchmarks.clients import Client, Guarantee, JavaClient, Percentiles
+from benchmarks.machine import time_flushes, time_wakes
 from benchmarks.raw_copy import prepare_rows, time_copy
 from benchmarks.results import (
     CONSUME_ROWS,
     CONSUME_TAIL,
     FLUSHED_KAFKA,
     KAFKA,
+    MACHINE,
     PRODUCE,
     RAW_COPY,
     TABLEWIRE,
@@ -49,6 +51,7 @@ def measure_against_kafka(bench: Bench) -> None:
     if bench.repetition == 0:
         side_by_side.warm_up()
     side_by_side.measure_throughput()
+    side_by_side.measure_machine()
     for client in bench.clients:
         side_by_side.measure_latency(client)
 
@@ -89,14 +92,21 @@ class _SideBySide:
                     partial(self._consume_ours, place, CONSUME_ROWS), partial(self._consume_kafka, place, CONSUME_ROWS)
                 )
 
+    def measure_machine(self) -> None:
+        """The yardstick of latencies, in the same minute."""
+        seconds = self.bench.workload.kafka_latency_seconds
+        self.bench.stack.settle()
+        self.kafka.settle()
+        self._record_latency(MACHINE, "late after a sleep", time_wakes(seconds))
+        self._record_latency(MACHINE, "fdatasync of 8 KiB", time_flushes(self.bench.stack.directory, seconds))
+
     def measure_latency(self, client: Client) -> None:
         workload = self.bench.workload
         shape, rate, seconds = workload.latency_shape, workload.latency_rate, workload.kafka_latency_seconds
 
         def time(broker: str, bootstrap: str, topic: str) -> None:
             measured = client.latency(bootstrap, topic, shape, rate=rate, seconds=seconds)
-            self.bench.results.timings[Timing(Part.KAFKA, f"{broker}, {client.name}")].append(measured)
-            self.bench.say(f"{broker}: latency {client.name} p50 {measured.p50_ms} ms, p99 {measured.p99_ms} ms")
+            self._record_latency(broker, client.name, measured)
 
         with self.bench.topic(shape.partitions) as ours, self.kafka.topic(shape.partitions) as theirs:
             self._in_turn(
@@ -177,6 +187,10 @@ class _SideBySide:
     def _record(self, activity: str, shape: Shape, broker: str, run: Run) -> None:
         client = "" if broker == RAW_COPY else self.java.name
         self.bench.record(Case(activity, client, shape, broker), run)
+
+    def _record_latency(self, whose: str, what: str, measured: Percentiles) -> None:
+        self.bench.results.timings[Timing(Part.KAFKA, f"{whose}, {what}")].append(measured)
+        self.bench.say(f"{whose}: latency {what} p50 {measured.p50_ms:.1f} ms, p99 {measured.p99_ms:.1f} ms")
 
     def _records(self, shape: Shape) -> int:
         return self.bench.workload.kafka_records[shape.record_bytes]

@@ -33,6 +33,8 @@ COMMITTED_ROWS = "read_committed, rows"
 TABLEWIRE = "Tablewire"
 KAFKA = "Apache Kafka"
 FLUSHED_KAFKA = "Apache Kafka, flush.messages=1"
+MACHINE = "The machine"
+"""What it does by itself, for comparison."""
 
 
 @dataclass(frozen=True, slots=True)
