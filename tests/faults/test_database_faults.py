@@ -1,4 +1,4 @@
-"""PostgreSQL dies, restarts, loses sessions or is locked while producers write (F5 to F8, F10, F20, F21).
+"""PostgreSQL dies, restarts, loses sessions, has none left or is locked under producers (F5 to F8, F10, F19 to F21).
 
 The gateway keeps running throughout: it answers what is retriable, and goes on when the database does.
 """
@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import psycopg
 import pytest
@@ -150,6 +150,35 @@ def test_database_that_is_silent_is_given_up_in_time_and_used_again(
         for n, batch in enumerate(batches):
             wait_for(lambda batch=batch: connection.produce(topic, batch), Outcome(0, n))
     assert [row.value for row in stored_rows(crashing_server.url, topic)] == [b"0", b"1", b"2"]
+
+
+def test_no_session_left_in_the_database_is_waited_out(
+    crashing_server: CrashingServer, start_gateway: StartGateway, new_topic: NewTopic
+) -> None:
+    """F19: others have them all (53300), and the gateway has lost its own."""
+    gateway = start_gateway(crashing_server.url)
+    topic = new_topic(gateway, partitions=1)
+    with HandmadeProducer(gateway.bootstrap) as connection:
+        _, producer_id, _ = connection.init_producer_id()
+        batches = [make_batch([b"%d" % n], producer_id=producer_id, epoch=0, sequence=n) for n in range(2)]
+        assert connection.produce(topic, batches[0]) == Outcome(0, 0)
+        with psycopg.connect(crashing_server.superuser_url, autocommit=True) as superuser, ExitStack() as others:
+
+            def has_lost_all() -> bool:
+                superuser.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'tablewire'"
+                )
+                with suppress(psycopg.OperationalError):
+                    while True:
+                        others.enter_context(psycopg.connect(crashing_server.url))
+                sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tablewire'"
+                return superuser.execute(sessions).fetchone() == (0,)
+
+            wait_for(has_lost_all, wanted=True)
+            assert {connection.produce(topic, batches[1]).code for _ in range(3)} <= RETRIABLE
+            assert urlopen_code(f"{gateway.http_url}/readyz") == 503
+        wait_for(lambda: connection.produce(topic, batches[1]), Outcome(0, 1), timeout_s=15)
+    assert [row.value for row in stored_rows(crashing_server.url, topic)] == [b"0", b"1"]
 
 
 def list_end(connection: HandmadeProducer, topic: str) -> int:
