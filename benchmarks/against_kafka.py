@@ -95,10 +95,11 @@ class _SideBySide:
     def measure_machine(self) -> None:
         """The yardstick of latencies, in the same minute."""
         seconds = self.bench.workload.kafka_latency_seconds
-        self.bench.stack.settle()
-        self.kafka.settle()
-        self._record_latency(MACHINE, "late after a sleep", time_wakes(seconds))
-        self._record_latency(MACHINE, "fdatasync of 8 KiB", time_flushes(self.bench.stack.directory, seconds))
+        directory = self.bench.stack.directory
+        self._in_turn(
+            lambda: self._record_latency(MACHINE, "late after a sleep", time_wakes(seconds)),
+            lambda: self._record_latency(MACHINE, "fdatasync of 8 KiB", time_flushes(directory, seconds)),
+        )
 
     def measure_latency(self, client: Client) -> None:
         workload = self.bench.workload

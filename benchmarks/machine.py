@@ -1,7 +1,6 @@
 """What the machine does by itself: how late it wakes who sleeps, and how long it takes to make a page durable.
 
-Whatever waits for others, as a request does for a commit and a commit for the disk, pays this several times over. On
-machines that share their processors it is the larger part of the slowest requests.
+Whatever waits for others, as a request does for a commit and a commit for the disk, pays this several times over.
 """
 
 from __future__ import annotations

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from psycopg.conninfo import conninfo_to_dict
 
-__all__ = ["JdbcAddress", "jdbc_address"]
+__all__ = ["JdbcAddress", "jdbc_address", "servers_of"]
 
 DEFAULT_PORT = "5432"
 
@@ -53,17 +54,23 @@ class JdbcAddress(NamedTuple):
 def jdbc_address(url: str) -> JdbcAddress:
     """Translate hosts, database and the parameters that both sides have."""
     given = {name: str(value) for name, value in conninfo_to_dict(url).items() if value is not None}
-    hosts = given.get("host", "localhost").split(",")
-    ports = given.get("port", DEFAULT_PORT).split(",")
-    ports = ports * len(hosts) if len(ports) == 1 else ports
-    places = ",".join(f"{_host(host)}:{port or DEFAULT_PORT}" for host, port in zip(hosts, ports, strict=True))
     parameters = {PARAMETERS[name]: value for name, value in given.items() if name in PARAMETERS}
     if (wanted := SERVER_TYPES.get(given.get("target_session_attrs", ""))) is not None:
         parameters["targetServerType"] = wanted
     user = given.get("user")
     database = given.get("dbname", user or "")
     query = f"?{urlencode(parameters)}" if parameters else ""
-    return JdbcAddress(f"jdbc:postgresql://{places}/{quote(database, safe='')}{query}", user, given.get("password"))
+    return JdbcAddress(
+        f"jdbc:postgresql://{servers_of(given)}/{quote(database, safe='')}{query}", user, given.get("password")
+    )
+
+
+def servers_of(given: Mapping[str, Any]) -> str:
+    """Host and port of each server of an address that libpq took apart; ValueError where their numbers differ."""
+    hosts = str(given.get("host") or "localhost").split(",")
+    ports = str(given.get("port") or DEFAULT_PORT).split(",")
+    ports = ports * len(hosts) if len(ports) == 1 else ports
+    return ",".join(f"{_host(host)}:{port or DEFAULT_PORT}" for host, port in zip(hosts, ports, strict=True))
 
 
 def _host(host: str) -> str:

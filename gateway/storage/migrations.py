@@ -20,6 +20,7 @@ from sqlalchemy.pool import NullPool
 
 from gateway.errors import StartupError
 from gateway.resources import migrations_dir
+from gateway.storage.jdbc import servers_of
 from gateway.storage.schema import head_version
 
 __all__ = ["SCHEMA", "check_schema", "migrate", "migration_sql", "schema_differences"]
@@ -125,12 +126,9 @@ def _where(url: str) -> str:
     """The server or servers and the database, for people."""
     try:
         given = conninfo_to_dict(url)
-    except psycopg.ProgrammingError:
+        return f"{servers_of(given)}/{given.get('dbname')}"
+    except (psycopg.ProgrammingError, ValueError):
         raise StartupError("The database URL cannot be understood: it must be postgresql://…") from None
-    hosts = str(given.get("host") or "localhost").split(",")
-    ports = str(given.get("port") or 5432).split(",")
-    servers = [f"{host}:{port}" for host, port in zip(hosts, ports * len(hosts), strict=False)]
-    return f"{','.join(servers)}/{given.get('dbname')}"
 
 
 def _has_schema(connection: Connection) -> bool:

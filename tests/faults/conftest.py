@@ -131,11 +131,12 @@ def new_topic() -> Callable[..., str]:
     return create
 
 
+def run_sql(database_url: str, query: str, *parameters: object) -> list[tuple[object, ...]]:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        cursor = connection.execute(query.encode(), parameters)
+        return cursor.fetchall() if cursor.description else []
+
+
 @pytest.fixture
 def execute() -> Callable[..., list[tuple[object, ...]]]:
-    def run(database_url: str, query: str, *parameters: object) -> list[tuple[object, ...]]:
-        with psycopg.connect(database_url, autocommit=True) as connection:
-            cursor = connection.execute(query.encode(), parameters)
-            return cursor.fetchall() if cursor.description else []
-
-    return run
+    return run_sql

@@ -105,22 +105,23 @@ def _check_states(database_url: str, topic: str, rows: Sequence[StoredRow]) -> N
 
 def count_sessions(database_url: str) -> int:
     """How many sessions gateways have."""
-    return _number(database_url, SESSIONS)
+    return number_of(database_url, SESSIONS)
 
 
 def require_nothing_left(database_url: str) -> None:
     """After the gateways have ended: no session, no lock."""
     wait_for(lambda: count_sessions(database_url), 0)
-    assert _number(database_url, ADVISORY_LOCKS) == 0
+    assert number_of(database_url, ADVISORY_LOCKS) == 0
 
 
 def require_nothing_held(database_url: str) -> None:
     """While gateways run but nobody writes: no lock is held, no transaction is open."""
-    wait_for(lambda: _number(database_url, ADVISORY_LOCKS), 0)
-    wait_for(lambda: _number(database_url, f"{SESSIONS} AND state <> 'idle' AND xact_start IS NOT NULL"), 0)
+    wait_for(lambda: number_of(database_url, ADVISORY_LOCKS), 0)
+    wait_for(lambda: number_of(database_url, f"{SESSIONS} AND state <> 'idle' AND xact_start IS NOT NULL"), 0)
 
 
-def _number(database_url: str, query: str) -> int:
+def number_of(database_url: str, query: str) -> int:
+    """The one number that the query returns."""
     with psycopg.connect(database_url, autocommit=True) as connection:
         row = connection.execute(query.encode()).fetchone()
     return int(row[0]) if row else 0

@@ -42,9 +42,9 @@ CONSUMER_PERFORMANCE = "org.apache.kafka.tools.ConsumerPerformance"
 SOURCE = Path(__file__).with_name("JavaClient.java")
 
 # Short-lived JVMs: the first compiler tier and the serial collector start fastest.
+QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 JVM_OPTIONS = (
-    "-XX:TieredStopAtLevel=1",
-    "-XX:+UseSerialGC",
+    *QUICK_START,
     "-Xmx512m",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 )

@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from tests.support.java import QUICK_START
+
 SPARK_VERSION = "4.2.0"
 CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK_VERSION}"
 TOKENS = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
@@ -14,8 +16,7 @@ TOKENS = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
 changed for long, so that an older one serves as well."""
 TOKEN_VERSIONS = (SPARK_VERSION, "4.0.0")
 
-JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""What starts fastest: the first compiler tier and the serial collector."""
+JVM_OPTIONS = " ".join(QUICK_START)
 
 # Small data on shared cores: few tasks, nothing that listens, no start-up that is never used.
 TEST_CONFIG = {
