@@ -57,9 +57,10 @@ CLUSTER_SETTINGS = {
     # With checksums, who reads rows first after a checkpoint logs their pages. Compressing those by PostgreSQL's own
     # method, the only one in this build, takes longer than reading the rows, and saves a third of that log.
     "wal_compression": "off",
-    "max_wal_size": "4GB",
-    # Segments that were used are used again; a new one is written twice, first with zeros.
-    "min_wal_size": "1GB",
+    # Segments that were used are used again; a new one is written twice, first with zeros. So few that they stay in the
+    # page cache: memory that was never used, or long ago, can cost ten times as much to write to (virtual machines).
+    "max_wal_size": "1GB",
+    "min_wal_size": "512MB",
     "checkpoint_timeout": "15min",
     "synchronous_commit": "on",
     "full_page_writes": "on",
