@@ -67,7 +67,8 @@ class Workload:
     """Records per second."""
     latency_seconds: int
     kafka_records: dict[int, int]
-    """Per measurement next to Apache Kafka, by record size: more, because each is a JVM that gets going."""
+    """Per measurement next to Apache Kafka, by record size: more, because each is a JVM that gets going, and no more than
+    the gateway keeps in memory, which is what consumers read right after producing."""
     kafka_latency_seconds: int
     compared_records: dict[int, int]
     """Per run of transactions, by record size."""
@@ -102,7 +103,7 @@ DEFAULT = Workload(
     records={100: 250_000, 1024: 100_000},
     latency_rate=1000,
     latency_seconds=8,
-    kafka_records={100: 600_000, 1024: 150_000},
+    kafka_records={100: 1_200_000, 1024: 240_000},
     kafka_latency_seconds=5,
     compared_records={100: 1_000_000, 1024: 250_000},
     turn_records={100: 25_000, 1024: 6_000},

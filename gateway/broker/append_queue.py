@@ -4,7 +4,8 @@ A partition's batches are with one writer at a time, so they keep their order. A
 dozens of records, so a second writer begins beside the first only when there is enough for it to do, or when the first
 takes long; until then batches gather. A writer whose commit is in flight may take one more group of its own
 partitions, when as much waits as was answered last: clients with a limit of what they have in flight will send no more
-until the next answer.
+until the next answer. Where all that they have in flight is little, it is not divided: the next group waits for what
+they send when they are answered.
 """
 
 from __future__ import annotations
@@ -24,6 +25,13 @@ __all__ = ["Append", "AppendQueue", "Appended", "Writer"]
 
 OVERLAP_BYTES = 512 * 1024
 """So much is worth a commit of its own while others are in flight."""
+
+SMALL_BYTES = range(32 * 1024, 128 * 1024)
+"""Of all that is in flight: a commit of a part of it would cost nearly as much as one of all of it. What is less than
+that is no load, and committed as it comes."""
+
+GATHER_SECONDS = 0.002
+"""So long the rest is waited for, at most; the loop's timers count milliseconds."""
 
 OVERLAP_SECONDS = 0.02
 """So long a commit in flight is waited for: another session may hold what it needs."""
@@ -104,6 +112,9 @@ class AppendQueue:
         self._ready_bytes = 0  # of what waits in partitions that nobody has taken
         self._held_bytes = 0  # in those that somebody has
         self._answered_bytes = 0  # of the last group that was given back
+        self._flying_bytes = 0  # of groups that were not given back
+        self._expected_bytes = 0  # what is gathered before the next group is taken
+        self._gathering: asyncio.TimerHandle | None = None
         self._is_overdue = False
         self._timer: asyncio.TimerHandle | None = None
         self._writers: list[Writer] = []  # those that wait for work
@@ -145,6 +156,7 @@ class AppendQueue:
     def give_back(self, group: Iterable[Append]) -> None:
         """The group is written or given up: what came for its partitions meanwhile may be taken."""
         self._answered_bytes = _size_bytes(group)
+        self._flying_bytes -= self._answered_bytes
         for key in {append.key for append in group}:
             self._groups[key] -= 1
             if self._groups[key] == 0:
@@ -154,6 +166,8 @@ class AppendQueue:
                 self._held_bytes -= waiting_bytes
         if not self._waiting and not self._taken:
             self._is_empty.set()
+        if not self._taken:
+            self._gather()
         self._wake()
 
     async def drained(self) -> None:
@@ -164,11 +178,33 @@ class AppendQueue:
         """What nobody will take any more."""
         return [append for waiting in self._waiting.values() for append in waiting]
 
+    def _gather(self) -> None:
+        """Whoever is answered now has room for as much again: together with what waits, one commit."""
+        in_flight_bytes = self._answered_bytes + self._ready_bytes
+        if in_flight_bytes in SMALL_BYTES:
+            self._expected_bytes = in_flight_bytes
+            self._gathering = self._loop.call_later(GATHER_SECONDS, self._give_up_gathering)
+
+    def _give_up_gathering(self) -> None:
+        self._end_gathering()
+        self._wake()
+
+    def _end_gathering(self) -> None:
+        self._expected_bytes = 0
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+
     def _is_worth_a_commit(self) -> bool:
-        return self._ready_bytes > 0 and (not self._taken or self._ready_bytes >= OVERLAP_BYTES or self._is_overdue)
+        if not self._taken:
+            return self._ready_bytes >= max(1, self._expected_bytes)
+        return self._ready_bytes > 0 and (self._ready_bytes >= OVERLAP_BYTES or self._is_overdue)
 
     def _is_worth_following(self) -> bool:
-        return self._held_bytes >= max(1, self._answered_bytes)
+        return (
+            self._held_bytes >= max(1, self._answered_bytes)
+            and self._flying_bytes + self._held_bytes not in SMALL_BYTES
+        )
 
     def _wake(self) -> None:
         """Call a writer, or, where too little is ready, in a while. Not at once: what has arrived already, of this
@@ -191,6 +227,7 @@ class AppendQueue:
         if self._writers and self._is_worth_a_commit():
             writer = self._writers.pop()
             self._is_overdue = False
+            self._end_gathering()
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
@@ -217,6 +254,7 @@ class AppendQueue:
                 size_bytes += len(append.batch.data)
                 of_key_bytes += len(append.batch.data)
                 group.append(append)
+            self._flying_bytes += of_key_bytes
             if not of_key_bytes:
                 break
             if key in self._taken:

@@ -31,6 +31,8 @@ class WireClient:
     def __init__(self, bootstrap: str) -> None:
         host, _, port = bootstrap.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
+        # As real clients do; otherwise the kernel holds a request back until the one before is acknowledged.
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._stream = self._socket.makefile("rb")
         self._correlation_id = 0
         self.requests_sent = 0

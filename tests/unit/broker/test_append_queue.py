@@ -179,6 +179,56 @@ async def test_one_that_has_a_group_gets_the_next_when_as_much_waits_as_was_answ
         await queue.drained()
 
 
+async def test_of_little_in_flight_the_next_group_is_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those who are answered send as much again, which is worth waiting for: one commit instead of two."""
+    monkeypatch.setattr(module, "GATHER_SECONDS", 60.0)
+    queue = AppendQueue(max_bytes=1 << 20)
+    queue.put(append_to(0, 16_384))
+    queue.put(append_to(0, 16_384))
+    group = await take(queue)
+    left = append_to(0, 16_384)
+    queue.put(left)
+    followed: list[list[Append]] = []
+    queue.follow(followed.append)
+    taking = asyncio.create_task(take(queue))
+    assert await is_waiting(taking)
+    assert followed == []
+    queue.leave(followed.append)
+    queue.give_back(group)
+    sent = [append_to(0, 16_384), append_to(1, 16_384)]
+    for append in sent:
+        assert await is_waiting(taking)
+        queue.put(append)
+    assert await taking == [left, *sent]
+
+
+async def test_what_does_not_come_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GATHER_SECONDS", 0.001)
+    queue = AppendQueue(max_bytes=1 << 20)
+    queue.put(append_to(0, 50_000))
+    group = await take(queue)
+    left = append_to(0)
+    queue.put(left)
+    queue.give_back(group)
+    async with asyncio.timeout(10):
+        assert await take(queue) == [left]
+
+
+@pytest.mark.parametrize("in_flight", [[1_000, 1_000], [100_000, 50_000]], ids=["hardly any", "enough for two"])
+async def test_what_is_hardly_any_or_enough_for_two_commits_does_not_wait(
+    in_flight: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "GATHER_SECONDS", 60.0)
+    queue = AppendQueue(max_bytes=1 << 20)
+    queue.put(append_to(0, in_flight[0]))
+    group = await take(queue)
+    left = append_to(0, in_flight[1])
+    queue.put(left)
+    queue.give_back(group)
+    async with asyncio.timeout(10):
+        assert await take(queue) == [left]
+
+
 async def test_a_follower_gets_nothing_but_its_own_partitions() -> None:
     """Another writer's are that one's, and what nobody has need not wait for a commit that may be held up."""
     queue = AppendQueue(max_bytes=1 << 20)
