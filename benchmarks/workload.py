@@ -67,8 +67,8 @@ class Workload:
     """Records per second."""
     latency_seconds: int
     kafka_records: dict[int, int]
-    """Per measurement next to Apache Kafka, by record size: more, because each is a JVM that gets going, and no more than
-    the gateway keeps in memory, which is what consumers read right after producing."""
+    """Per measurement next to Apache Kafka, by record size: more, because each is a JVM that gets going, but no more
+    than the gateway keeps in memory, which is what consumers read right after producing."""
     kafka_latency_seconds: int
     compared_records: dict[int, int]
     """Per run of transactions, by record size."""
