@@ -61,6 +61,9 @@ CLUSTER_SETTINGS = {
     # page cache: memory that was never used, or long ago, can cost ten times as much to write to (virtual machines).
     "max_wal_size": "1GB",
     "min_wal_size": "512MB",
+    # Who writes much so has a checkpoint every few seconds, and is not to be warned of it: rows are only ever added, so
+    # their pages are written once, however many checkpoints there are.
+    "checkpoint_warning": "0",
     "checkpoint_timeout": "15min",
     "synchronous_commit": "on",
     "full_page_writes": "on",

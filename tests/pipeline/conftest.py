@@ -15,7 +15,7 @@ from gateway.config import Settings
 from gateway.pipeline.session import JavaMissing, require_java, spark_session
 from tests.conftest import _scratch_database
 from tests.support.gateway_process import GatewayProcess
-from tests.support.spark import TEST_CONFIG, ConnectorMissing, connector_config
+from tests.support.spark import TEST_CONFIG, ConnectorMissing, connector_config, fetching_alone
 from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -70,7 +70,8 @@ def bootstrap(gateway: GatewayProcess) -> str:
 def connector() -> dict[str, str] | ConnectorMissing:
     """Properties for Spark's own Kafka connector: they count when the JVM starts, so every session has them."""
     try:
-        return connector_config()
+        with fetching_alone():
+            return connector_config()
     except ConnectorMissing as missing:
         return missing
 
@@ -92,7 +93,8 @@ def spark(
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.local.dir": str(tmp_path_factory.mktemp("spark")),
     }
-    session = spark_session("tests", master="local[2]", config=config, settings=pipeline_settings)
+    with fetching_alone():
+        session = spark_session("tests", master="local[2]", config=config, settings=pipeline_settings)
     yield session
     session.stop()
 

@@ -31,7 +31,7 @@ from gateway.pipeline.sinks import (
     output_id,
     read_state,
 )
-from tests.support.spark import TEST_CONFIG
+from tests.support.spark import TEST_CONFIG, fetching_alone
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,7 +83,8 @@ def start_spark(master: str = "local[1]") -> SparkSession:
     config = {**TEST_CONFIG, "spark.sql.shuffle.partitions": "1", "spark.driver.memory": "512m"}
     if not master.startswith("local["):
         config |= {"spark.sql.shuffle.partitions": "2", "spark.executor.memory": "512m", "spark.task.maxFailures": "8"}
-    spark = spark_session("killed", master=master, config=config)
+    with fetching_alone():
+        spark = spark_session("killed", master=master, config=config)
     spark.sparkContext.setLogLevel("FATAL")
     return spark
 

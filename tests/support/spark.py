@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.java import QUICK_START
@@ -33,6 +36,17 @@ class ConnectorMissing(Exception):
     """The connector cannot be had here; the message says why, for a skip."""
 
 
+@contextmanager
+def fetching_alone() -> Iterator[None]:
+    """Spark fetches its packages into the user's cache when its JVM starts. On a machine that has none of them yet, two
+    that do so at once find each other's files half written."""
+    directory = _cache()
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def connector_config() -> dict[str, str]:
     """Spark properties that bring Spark's own Kafka connector along."""
     return {
@@ -42,8 +56,12 @@ def connector_config() -> dict[str, str]:
     }
 
 
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tablewire" / "java" / "spark"
+
+
 def _token_jar() -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tablewire" / "java" / "spark"
+    cache = _cache()
     name = TOKENS.partition(":")[2]
     for version in TOKEN_VERSIONS:
         if (jar := cache / f"{name}-{version}.jar").exists():

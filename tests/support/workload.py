@@ -122,7 +122,7 @@ def _remember(history: History, value: bytes) -> Callable[[Any, Any], None]:
             return
         history.acknowledged_count += 1
         # An old duplicate (46) counts as delivered, but nobody can say where.
-        if message.offset() >= 0:
+        if message.offset() is not None and message.offset() >= 0:
             history.acknowledged[message.partition(), message.offset()] = value
 
     return report
