@@ -200,8 +200,8 @@ def test_a_zombie_can_neither_commit_nor_answer_for_its_group(
     finally:
         os.kill(first.pid, signal.SIGCONT)
     answer = late.result(60)
-    # Not asked over the wire: the group returns to its gateway at some moment from now on. On a busy machine that may be
-    # before it comes to the request, which is then heard by the group's coordinator; it must have become it first.
+    # Not asked over the wire: the group returns to its gateway at some moment from now on. On a busy machine that may
+    # be before it comes to the request, which is then heard by the group's coordinator; it must have become it first.
     with psycopg.connect(module_database_url) as connection:
         kept = connection.execute(
             "SELECT o.committed_offset, g.coordinator_id, to_timestamp(g.coordinator_epoch / 1e6) < o.committed_at"
