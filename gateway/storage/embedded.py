@@ -58,7 +58,7 @@ CLUSTER_SETTINGS = {
     # method, the only one in this build, takes longer than reading the rows, and saves a third of that log.
     "wal_compression": "off",
     # Segments that were used are used again; a new one is written twice, first with zeros. So few that they stay in the
-    # page cache: memory that was never used, or long ago, can cost ten times as much to write to (virtual machines).
+    # page cache: memory that was never used, or long ago, cost ten times as much to write to where we measured it.
     "max_wal_size": "1GB",
     "min_wal_size": "512MB",
     # Who writes much so has a checkpoint every few seconds, and is not to be warned of it: rows are only ever added, so
