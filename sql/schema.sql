@@ -12,7 +12,7 @@ CREATE TYPE kafka.remembered_producer AS (
 	producer_epoch smallint,
 	last_sequence integer,
 	run_length bigint,
-	batches bigint[]
+	batches text
 );
 
 COMMENT ON TYPE kafka.remembered_producer IS 'A row of kafka.producer_sequences as gateways give it to kafka.advance_partitions.';
@@ -2926,7 +2926,7 @@ CREATE TABLE kafka.producer_sequences (
     partition_id integer NOT NULL,
     last_sequence integer NOT NULL,
     producer_epoch smallint NOT NULL,
-    batches bigint[] NOT NULL
+    batches text NOT NULL
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0');
 
@@ -2946,7 +2946,7 @@ COMMENT ON COLUMN kafka.producer_sequences.last_sequence IS 'Sequence number of 
 
 COMMENT ON COLUMN kafka.producer_sequences.producer_epoch IS 'The epoch it was written in; older ones are refused.';
 
-COMMENT ON COLUMN kafka.producer_sequences.batches IS 'The newest five batches, oldest first, four numbers each: first and last sequence, offset of the first record (what a retry is answered), largest timestamp in milliseconds.';
+COMMENT ON COLUMN kafka.producer_sequences.batches IS 'The newest five batches, oldest first and separated by spaces, of each offset:records:timestamp: offset of the first record (what a retry is answered), how many, and the largest timestamp in milliseconds. Their sequences end with last_sequence.';
 
 CREATE VIEW kafka.producer_state AS
  SELECT s.producer_id,
@@ -2956,8 +2956,13 @@ CREATE VIEW kafka.producer_state AS
     s.partition_id AS partition,
     s.producer_epoch,
     s.last_sequence,
-    ( SELECT jsonb_agg(jsonb_build_object('first_sequence', s.batches[i.i], 'last_sequence', s.batches[(i.i + 1)], 'base_offset', s.batches[(i.i + 2)], 'timestamp', ('1970-01-01 00:00:00+00'::timestamp with time zone + ((s.batches[(i.i + 3)])::double precision * '00:00:00.001'::interval))) ORDER BY i.i) AS jsonb_agg
-           FROM generate_series(1, cardinality(s.batches), 4) i(i)) AS batches,
+    ( SELECT jsonb_agg(jsonb_build_object('first_sequence', (((s.last_sequence - b.from_first) + 1) & (2147483647)::bigint), 'last_sequence', (((s.last_sequence - b.from_first) + b.record_count) & (2147483647)::bigint), 'base_offset', b.base_offset, 'timestamp', ('1970-01-01 00:00:00+00'::timestamp with time zone + ((b.timestamp_ms)::double precision * '00:00:00.001'::interval))) ORDER BY b.place) AS jsonb_agg
+           FROM ( SELECT n.place,
+                    (split_part(n.batch, ':'::text, 1))::bigint AS base_offset,
+                    (split_part(n.batch, ':'::text, 2))::bigint AS record_count,
+                    (split_part(n.batch, ':'::text, 3))::bigint AS timestamp_ms,
+                    (sum((split_part(n.batch, ':'::text, 2))::bigint) OVER (ORDER BY n.place DESC))::bigint AS from_first
+                   FROM string_to_table(s.batches, ' '::text) WITH ORDINALITY n(batch, place)) b) AS batches,
     s.updated_at,
     (now() - s.updated_at) AS age
    FROM ((kafka.producer_sequences s

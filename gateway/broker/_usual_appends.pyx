@@ -19,7 +19,7 @@ from gateway.protocol.batches import StoredBatch
 from gateway.protocol.copy_rows import COPY_HEADER, COPY_TRAILER, OFFSET_AT, TIMESTAMP_AT, row_template
 from gateway.storage.keys import ProducerKey
 from gateway.storage.log import PartitionState
-from gateway.storage.producers import QUOTE, KnownProducer
+from gateway.storage.producers import KnownProducer
 
 cdef int64_t SEQUENCES = 1 << 31
 cdef int64_t MAX_SEQUENCE = SEQUENCES - 1
@@ -27,18 +27,17 @@ cdef int64_t NEVER = -(1 << 63)
 cdef Py_ssize_t WINDOW = 5
 cdef int64_t OFFSET_PLACE = OFFSET_AT
 cdef int64_t TIMESTAMP_PLACE = TIMESTAMP_AT
-cdef Py_ssize_t LONGEST_NUMBER = 21  # a sign or not, 19 digits, a comma
+cdef Py_ssize_t LONGEST_NUMBER = 21  # a sign or not, 19 digits, what stands behind it
 cdef Py_ssize_t NUMBERS_OF_AN_ADVANCE = 6
 cdef Py_ssize_t NUMBERS_OF_A_PRODUCER = 6
-cdef Py_ssize_t NUMBERS_OF_A_BATCH = 4
+cdef Py_ssize_t NUMBERS_OF_A_BATCH = 3
 cdef Py_ssize_t NUMBERS_OF_A_TRANSACTION = 2
 cdef Py_ssize_t NUMBERS_OF_AN_EXTENT = 5
 cdef Py_ssize_t MESSAGE_HEADER = 5  # a letter, and the length without it
 
 # Of a row of `remembered_rows`.
 cdef bytes ROW_START = b'"('
-cdef bytes LIST_START = f"{QUOTE}{{".encode()
-cdef bytes ROW_END = f'}}{QUOTE})",'.encode()
+cdef bytes ROW_END = b')",'
 
 make_tuple = tuple.__new__
 log = structlog.get_logger()
@@ -117,8 +116,8 @@ cdef class Stored:
         )
 
 
-cdef inline uint8_t *put_number(uint8_t *to, int64_t number) noexcept nogil:
-    """In decimal digits, with a comma."""
+cdef inline uint8_t *put_number(uint8_t *to, int64_t number, uint8_t behind=c",") noexcept nogil:
+    """In decimal digits, with a comma or what else is to stand behind them."""
     cdef uint8_t digits[20]
     cdef int count = 0
     if number < 0:
@@ -135,7 +134,7 @@ cdef inline uint8_t *put_number(uint8_t *to, int64_t number) noexcept nogil:
         count -= 1
         to[0] = digits[count]
         to += 1
-    to[0] = c","
+    to[0] = behind
     return to + 1
 
 
@@ -409,7 +408,6 @@ cdef class UsualPlan:
         room += len(self._producers) * (
             LONGEST_NUMBER * (NUMBERS_OF_A_PRODUCER + NUMBERS_OF_A_BATCH * WINDOW)
             + len(ROW_START)
-            + len(LIST_START)
             + len(ROW_END)
         )
         room += LONGEST_NUMBER * (len(self._extents) * (NUMBERS_OF_A_TRANSACTION + NUMBERS_OF_AN_EXTENT))
@@ -451,11 +449,11 @@ cdef class UsualPlan:
             to = put_number(to, producer.epoch)
             to = put_number(to, producer.last_sequence)
             to = put_number(to, producer.run_length)
-            to = put_bytes(to, LIST_START)
-            for written in producer.recent:
-                for value in <tuple>written:
-                    to = put_number(to, value)
-            to = put_bytes(to - 1, ROW_END)  # the batch that was accepted is in the list: it ends with a comma
+            for first, last, base_offset, timestamp_ms in producer.recent:
+                to = put_number(to, base_offset, c":")
+                to = put_number(to, ((<int64_t>last - <int64_t>first) & MAX_SEQUENCE) + 1, c":")
+                to = put_number(to, timestamp_ms, c" ")
+            to = put_bytes(to - 1, ROW_END)  # the batch that was accepted is there: it ends with a space
         to = put_bytes(end_list(to, begin), script[8])
         return text[: to - start]
 

@@ -14,6 +14,7 @@ from gateway.errors import DuplicateSequence, InvalidProducerEpoch, InvalidRecor
 
 __all__ = [
     "NO_PRODUCER",
+    "SEQUENCES",
     "WINDOW",
     "Append",
     "BatchIdentity",

@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from gateway.domain.sequences import ProducerState, Written
+from gateway.domain.sequences import SEQUENCES, ProducerState, Written
 from gateway.storage.database import Database, Row, Transaction
 from gateway.storage.keys import ProducerKey
 from gateway.storage.statements import integers
 
 __all__ = [
     "KnownProducer",
+    "format_batches",
     "insert",
     "list_active",
     "load_sequences",
     "lock_epoch",
+    "parse_batches",
     "raise_epoch",
     "remembered_rows",
 ]
-
-QUOTE = '\\\\"'
-"""Around a list inside a row inside an array, in a literal of the kind E'…'."""
 
 
 class KnownProducer(NamedTuple):
@@ -66,13 +65,12 @@ async def list_active(database: Database, *, topic_id: int, partition: int) -> l
 
 
 def remembered_rows(states: Iterable[tuple[ProducerKey, ProducerState]]) -> str:
-    """What a commit remembers of producers: elements of an array of kafka.remembered_producer, for a literal of the
-    kind E'…'. Integers and what stands between them."""
+    """What a commit remembers of producers: elements of an array of kafka.remembered_producer. Integers and what stands
+    between them."""
     rows = []
     for (topic_id, partition, producer_id), (epoch, last_sequence, run_length, recent) in states:
         numbers = integers((producer_id, topic_id, partition, epoch, last_sequence, run_length))
-        batches = integers(number for written in recent for number in written)
-        rows.append(f'"({numbers},{QUOTE}{{{batches}}}{QUOTE})"')
+        rows.append(f'"({numbers},{format_batches(recent)})"')
     return ",".join(rows)
 
 
@@ -80,6 +78,23 @@ def _state(row: Row) -> ProducerState | None:
     epoch, last_sequence, run_length, batches = row[3:7]
     if epoch is None:
         return None
-    size = len(Written._fields)
-    recent = tuple(Written(*batches[at : at + size]) for at in range(0, len(batches), size))
-    return ProducerState(epoch, last_sequence, run_length, recent)
+    return ProducerState(epoch, last_sequence, run_length, parse_batches(batches, last_sequence))
+
+
+def format_batches(recent: Iterable[Written]) -> str:
+    """As `kafka.producer_sequences.batches` has them: their sequences follow from the last one."""
+    return " ".join(
+        f"{base_offset:d}:{(last - first) % SEQUENCES + 1:d}:{timestamp_ms:d}"
+        for first, last, base_offset, timestamp_ms in recent
+    )
+
+
+def parse_batches(batches: str, last_sequence: int) -> tuple[Written, ...]:
+    recent: list[Written] = []
+    last = last_sequence
+    for batch in reversed(batches.split()):
+        base_offset, record_count, timestamp_ms = map(int, batch.split(":"))
+        first = (last - record_count + 1) % SEQUENCES
+        recent.append(Written(first, last, base_offset, timestamp_ms))
+        last = (first - 1) % SEQUENCES
+    return tuple(reversed(recent))

@@ -146,7 +146,7 @@ producer_sequences = Table(
     Column("partition_id", Integer, primary_key=True),
     Column("last_sequence", Integer, nullable=False),
     Column("producer_epoch", SmallInteger, nullable=False),
-    Column("batches", ARRAY(BigInteger), nullable=False),
+    Column("batches", Text, nullable=False),
     Index("producer_sequences_partition", "topic_id", "partition_id", "producer_id"),
 )
 

@@ -9,7 +9,6 @@
 -- {transactions} (producer_id, producer_epoch); {locks}, see gateway/storage/locks.py; {advances} (topic_id,
 -- partition, expected next_offset, new next_offset, last stable offset if none was held back, largest timestamp in ms);
 -- {advances_at}: where each of them begins, from 1; {extents} (producer_id, topic_id, partition, first offset, last
--- offset). {producers}: rows of integers, see kafka.remembered_producer; of each of the newest batches the first
--- sequence, the last one, the base offset and the largest timestamp in ms.
+-- offset). {producers}: rows of integers, see kafka.remembered_producer, and of each of the newest batches three more.
 CALL kafka.advance_partitions({follows}, {number}, '{{{transactions}}}', '{{{locks}}}', '{{{advances}}}',
-    '{{{advances_at}}}', '{{{extents}}}', E'{{{producers}}}')
+    '{{{advances_at}}}', '{{{extents}}}', '{{{producers}}}')

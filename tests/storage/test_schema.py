@@ -89,11 +89,33 @@ def test_what_producers_wrote_is_remembered_through_0014(empty_database_url: str
         migrate(empty_database_url)
         rows = connection.execute("SELECT batches FROM kafka.producer_sequences ORDER BY producer_id").fetchall()
         (shown,) = connection.execute("SELECT batches FROM kafka.producer_state WHERE producer_id = 7").fetchone() or ()
-    assert rows == [([0, 4, 100, 1000, 5, 8, 105, -1],), ([],)]
+    assert rows == [("100:5:1000 105:4:-1",), ("",)]
     assert [(one["first_sequence"], one["last_sequence"], one["base_offset"]) for one in shown] == [
         (0, 4, 100),
         (5, 8, 105),
     ]
+    assert schema_differences(empty_database_url) == []
+
+
+def test_what_producers_wrote_is_remembered_through_0019(empty_database_url: str) -> None:
+    before, _, _ = migration_sql().partition("-- Running upgrade 0018 -> 0019")
+    with psycopg.connect(empty_database_url, autocommit=True) as connection:
+        connection.execute(f"{before}COMMIT".encode())
+        connection.execute(
+            "INSERT INTO kafka.topics (topic_id, name, partition_count) OVERRIDING SYSTEM VALUE VALUES (1, 't', 2)"
+        )
+        connection.execute(
+            "INSERT INTO kafka.producer_sequences (producer_id, run_length, topic_id, partition_id, last_sequence,"
+            " producer_epoch, batches) VALUES (7, 30, 1, 0, 9, 2,"
+            " '{2147483640,2147483645,100,1000,2147483646,1,106,1001,2,9,120,-1}')"
+        )
+        (before_shown,) = connection.execute("SELECT batches FROM kafka.producer_state").fetchone() or ()
+        migrate(empty_database_url)
+        stored = connection.execute("SELECT batches FROM kafka.producer_sequences").fetchall()
+        (shown,) = connection.execute("SELECT batches FROM kafka.producer_state").fetchone() or ()
+    assert stored == [("100:6:1000 106:4:1001 120:8:-1",)]
+    assert [one["last_sequence"] for one in shown] == [2147483645, 1, 9]
+    assert shown == before_shown
     assert schema_differences(empty_database_url) == []
 
 
