@@ -7,7 +7,7 @@ What is accepted here, `plans.Plan` accepts alike; a group in which anything is 
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint32_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memmove
 
 import structlog
 
@@ -19,12 +19,10 @@ from gateway.protocol.batches import StoredBatch
 from gateway.protocol.copy_rows import COPY_HEADER, COPY_TRAILER, OFFSET_AT, TIMESTAMP_AT, row_template
 from gateway.storage.keys import ProducerKey
 from gateway.storage.log import PartitionState
-from gateway.storage.producers import KnownProducer
 
 cdef int64_t SEQUENCES = 1 << 31
 cdef int64_t MAX_SEQUENCE = SEQUENCES - 1
 cdef int64_t NEVER = -(1 << 63)
-cdef Py_ssize_t WINDOW = 5
 cdef int64_t OFFSET_PLACE = OFFSET_AT
 cdef int64_t TIMESTAMP_PLACE = TIMESTAMP_AT
 cdef Py_ssize_t LONGEST_NUMBER = 21  # a sign or not, 19 digits, what stands behind it
@@ -41,6 +39,9 @@ cdef bytes ROW_END = b')",'
 
 make_tuple = tuple.__new__
 log = structlog.get_logger()
+
+cdef enum:
+    WINDOW = 5  # as in gateway/domain/sequences.py
 
 # Places in a `ProducedBatch`.
 cdef enum:
@@ -179,29 +180,86 @@ cdef class Place:
         )
 
 
+cdef struct Newest:
+    int64_t first
+    int64_t last
+    int64_t base_offset
+    int64_t timestamp_ms
+
+
 cdef class Remembered:
-    """A producer in a partition, as the group leaves it."""
+    """A producer in a partition, as the group leaves it. To Python it is a `KnownProducer`."""
 
     cdef object key  # the partition's
-    cdef dict known  # what is known of the partition's producers
     cdef int64_t producer_id
-    cdef bint is_transactional
+    cdef readonly bint is_transactional
     cdef int64_t epoch
     cdef int64_t last_sequence
     cdef int64_t run_length
-    cdef list recent  # the newest batches, `WrittenBatch`
+    cdef Newest recent[WINDOW]
+    cdef Py_ssize_t recent_count
     cdef tuple template  # of its rows
 
-    cdef bint accept(
-        self, int64_t epoch, int64_t base_sequence, int64_t count, int64_t base_offset, newest_ms
-    ) except -1:
+    @staticmethod
+    cdef Remembered of(key, int64_t producer_id, entry):
+        """Of what was remembered so far, which stays as it is; None if that is nothing."""
+        cdef Remembered one
+        cdef Remembered before
+        cdef tuple state
+        if type(entry) is not Remembered and entry.state is None:
+            return None
+        one = Remembered.__new__(Remembered)
+        one.key = key
+        one.producer_id = producer_id
+        one.is_transactional = entry.is_transactional
+        if type(entry) is Remembered:
+            before = <Remembered>entry
+            one.epoch = before.epoch
+            one.last_sequence = before.last_sequence
+            one.run_length = before.run_length
+            one.recent = before.recent
+            one.recent_count = before.recent_count
+            one.template = before.template
+        else:
+            state = <tuple>entry.state
+            one.epoch = state[0]
+            one.last_sequence = state[1]
+            one.run_length = state[2]
+            for first, last, base_offset, timestamp_ms in state[3]:
+                one.remember(Newest(first, last, base_offset, timestamp_ms))
+        return one
+
+    @property
+    def state(self):
+        cdef Py_ssize_t i
+        recent = [
+            make_tuple(
+                WrittenBatch,
+                (self.recent[i].first, self.recent[i].last, self.recent[i].base_offset, self.recent[i].timestamp_ms),
+            )
+            for i in range(self.recent_count)
+        ]
+        return make_tuple(ProducerState, (self.epoch, self.last_sequence, self.run_length, tuple(recent)))
+
+    @property
+    def may_be_forgotten(self):
+        return False
+
+    cdef void remember(self, Newest written) noexcept:
+        if self.recent_count == WINDOW:
+            memmove(&self.recent[0], &self.recent[1], (WINDOW - 1) * sizeof(Newest))
+            self.recent_count -= 1
+        self.recent[self.recent_count] = written
+        self.recent_count += 1
+
+    cdef bint accept(self, int64_t epoch, int64_t base_sequence, int64_t count, int64_t base_offset, int64_t newest_ms):
         """Whether the batch is the next one; then it is remembered."""
         cdef int64_t run_length
         if self.epoch < epoch:  # as after each transaction of KIP-890
             if base_sequence != 0:
                 return False
             run_length = count
-            self.recent = []
+            self.recent_count = 0
             self.template = None
         else:
             run_length = self.run_length + count
@@ -214,9 +272,7 @@ cdef class Remembered:
         self.epoch = epoch
         self.last_sequence = (base_sequence + count - 1) & MAX_SEQUENCE
         self.run_length = run_length
-        if len(self.recent) >= WINDOW:
-            del self.recent[: len(self.recent) + 1 - WINDOW]
-        self.recent.append(make_tuple(WrittenBatch, (base_sequence, self.last_sequence, base_offset, newest_ms)))
+        self.remember(Newest(base_sequence, self.last_sequence, base_offset, newest_ms))
         return True
 
 
@@ -301,7 +357,6 @@ cdef class UsualPlan:
     cdef Remembered producer(self, Place place, tuple batch, dict producers, Py_ssize_t max_producers):
         """Who wrote the batch; None of an unknown one."""
         cdef Remembered one
-        cdef tuple state
         cdef bint is_transactional = batch[IS_TRANSACTIONAL]
         producer_id = batch[PRODUCER_ID]
         one = place.producers.get(producer_id)
@@ -313,18 +368,11 @@ cdef class UsualPlan:
         if place.known is None or len(place.known) > max_producers:
             return None
         entry = place.known.get((place.key[0], place.key[1], producer_id))
-        if entry is None or <bint>entry[2] != is_transactional or entry[0] is None:
+        if entry is None:
             return None
-        state = <tuple>entry[0]
-        one = Remembered.__new__(Remembered)
-        one.key = place.key
-        one.known = place.known
-        one.producer_id = producer_id
-        one.is_transactional = is_transactional
-        one.epoch = state[0]
-        one.last_sequence = state[1]
-        one.run_length = state[2]
-        one.recent = list(state[3])
+        one = Remembered.of(place.key, producer_id, entry)
+        if one is None or one.is_transactional != is_transactional:
+            return None
         place.producers[producer_id] = one
         self._producers.append(one)
         return one
@@ -394,6 +442,7 @@ cdef class UsualPlan:
         """Integers are the only literals in it; see sql/log/advance_partitions.sql."""
         cdef Py_ssize_t room = 0
         cdef Py_ssize_t begins_at
+        cdef Py_ssize_t i
         cdef uint8_t *start
         cdef uint8_t *to
         cdef uint8_t *begin
@@ -449,10 +498,10 @@ cdef class UsualPlan:
             to = put_number(to, producer.epoch)
             to = put_number(to, producer.last_sequence)
             to = put_number(to, producer.run_length)
-            for first, last, base_offset, timestamp_ms in producer.recent:
-                to = put_number(to, base_offset, c":")
-                to = put_number(to, ((<int64_t>last - <int64_t>first) & MAX_SEQUENCE) + 1, c":")
-                to = put_number(to, timestamp_ms, c" ")
+            for i in range(producer.recent_count):
+                to = put_number(to, producer.recent[i].base_offset, c":")
+                to = put_number(to, ((producer.recent[i].last - producer.recent[i].first) & MAX_SEQUENCE) + 1, c":")
+                to = put_number(to, producer.recent[i].timestamp_ms, c" ")
             to = put_bytes(to - 1, ROW_END)  # the batch that was accepted is there: it ends with a space
         to = put_bytes(end_list(to, begin), script[8])
         return text[: to - start]
@@ -460,13 +509,10 @@ cdef class UsualPlan:
     def conclude(self, dict states not None):
         """It was sent: what was planned is believed, until the commit proves it."""
         cdef Place place
-        cdef Remembered one
         for place in self._places.values():
             states[place.key] = place.state()
-        for one in self._producers:
-            state = make_tuple(ProducerState, (one.epoch, one.last_sequence, one.run_length, tuple(one.recent)))
-            producer_key = make_tuple(ProducerKey, (one.key[0], one.key[1], one.producer_id))
-            one.known[producer_key] = make_tuple(KnownProducer, (state, False, one.is_transactional))
+            for producer_id, one in place.producers.items():
+                place.known[(place.key[0], place.key[1], producer_id)] = one  # it was found by that key
 
     def tell(self, on_written, written_class):
         """Tell consumers: of each partition, where it is now and the batches it got."""
