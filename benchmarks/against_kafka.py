@@ -82,23 +82,22 @@ class _SideBySide:
                     topics.enter_context(self.kafka.topic(shape.partitions)),
                 )
                 self._produce(place)
-                self._in_turn(
-                    partial(self._consume_ours, place, CONSUME_TAIL), partial(self._consume_kafka, place, CONSUME_TAIL)
-                )
+                self._consume(place, CONSUME_TAIL)
                 places.append(place)
             self.bench.stack.restart_gateway()
             for place in places:
-                self._in_turn(
-                    partial(self._consume_ours, place, CONSUME_ROWS), partial(self._consume_kafka, place, CONSUME_ROWS)
-                )
+                self._consume(place, CONSUME_ROWS)
 
     def measure_machine(self) -> None:
         """The yardstick of latencies, in the same minute."""
         seconds = self.bench.workload.kafka_latency_seconds
         directory = self.bench.stack.directory
         self._in_turn(
-            lambda: self._record_latency(MACHINE, "late after a sleep", time_wakes(seconds)),
-            lambda: self._record_latency(MACHINE, "fdatasync of 8 KiB", time_flushes(directory, seconds)),
+            partial(self._alone, lambda: self._record_latency(MACHINE, "late after a sleep", time_wakes(seconds))),
+            partial(
+                self._alone,
+                lambda: self._record_latency(MACHINE, "fdatasync of 8 KiB", time_flushes(directory, seconds)),
+            ),
         )
 
     def measure_latency(self, client: Client) -> None:
@@ -111,7 +110,7 @@ class _SideBySide:
 
         with self.bench.topic(shape.partitions) as ours, self.kafka.topic(shape.partitions) as theirs:
             self._in_turn(
-                partial(time, TABLEWIRE, self.bench.stack.bootstrap, ours.name),
+                partial(self._alone, partial(time, TABLEWIRE, self.bench.stack.bootstrap, ours.name)),
                 partial(time, KAFKA, self.kafka.bootstrap, theirs),
             )
 
@@ -119,13 +118,13 @@ class _SideBySide:
 
     def _produce(self, place: _Place) -> None:
         legs = [
-            partial(self._produce_ours, place),
+            partial(self._alone, partial(self._produce_ours, place)),
             partial(self._produce_kafka, place),
             partial(self._produce_flushed, place.shape),
-            partial(self._copy, place.shape),
+            partial(self._alone, partial(self._copy, place.shape)),
         ]
         if place.shape in self.bench.workload.transaction_shapes:
-            legs.append(partial(self._produce_transactional, place.shape))
+            legs.append(partial(self._alone, partial(self._produce_transactional, place.shape)))
         self._in_turn(*legs)
 
     def _produce_ours(self, place: _Place) -> None:
@@ -163,6 +162,12 @@ class _SideBySide:
 
     # --- consuming ---------------------------------------------------------------------------
 
+    def _consume(self, place: _Place, activity: str) -> None:
+        self._in_turn(
+            partial(self._alone, partial(self._consume_ours, place, activity)),
+            partial(self._consume_kafka, place, activity),
+        )
+
     def _consume_ours(self, place: _Place, activity: str) -> None:
         records = self._records(place.shape)
         consume = partial(self.java.consume, self.bench.stack.bootstrap, place.ours.name, place.shape, records)
@@ -179,6 +184,11 @@ class _SideBySide:
         for leg in (*legs[first:], *legs[:first]):
             self.bench.stack.settle()
             self.kafka.settle()
+            leg()
+
+    def _alone(self, leg: Callable[[], None]) -> None:
+        """Without Kafka beside it. An idle gateway and its database do not show in Kafka's runs, and stay."""
+        with self.kafka.resting():
             leg()
 
     def _run_kafka(self, work: Callable[[str, str, Shape, int], float], topic: str, shape: Shape) -> Run:

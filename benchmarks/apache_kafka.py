@@ -1,13 +1,14 @@
 """Apache Kafka to compare with: one KRaft node on loopback, from the jars that the Java clients come from.
 
-Its settings are Kafka's defaults, but for what a single node needs and for the pause before a group's first
-generation, which is the gateway's too.
+Its settings are Kafka's defaults, but for what a single node needs, for the pause before a group's first generation,
+which is the gateway's too, and for how long it may be stopped.
 """
 
 from __future__ import annotations
 
 import base64
 import os
+import signal
 import subprocess
 import time
 import uuid
@@ -101,6 +102,17 @@ class ApacheKafka:
         return tree_cpu_seconds(self._process.pid)
 
     @contextmanager
+    def resting(self) -> Iterator[None]:
+        """It takes no CPU while somebody else is measured: a JVM goes on compiling, and its timers do not sleep."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+        self._wait_ready()
+
+    @contextmanager
     def topic(self, partitions: int, *, is_flushed: bool = False) -> Iterator[str]:
         """An empty topic, for as long as it is needed."""
         self._topics += 1
@@ -144,6 +156,8 @@ class ApacheKafka:
             "share.coordinator.state.topic.replication.factor": 1,
             "share.coordinator.state.topic.min.isr": 1,
             "group.initial.rebalance.delay.ms": REBALANCE_DELAY_MS,
+            # Its own controller does not miss it while it rests.
+            "broker.session.timeout.ms": 600_000,
             # Files of a dropped topic go at once, not in the middle of what is measured a minute later.
             "log.segment.delete.delay.ms": 0,
         }
@@ -156,7 +170,7 @@ class ApacheKafka:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not answers_api_versions(HOST, self._port):
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise StackFailed(f"Apache Kafka did not start:\n{self._log.read_text(errors='replace')[-2000:]}")
+                raise StackFailed(f"Apache Kafka does not answer:\n{self._log.read_text(errors='replace')[-2000:]}")
             time.sleep(0.1)
 
     def _stop(self) -> None:

@@ -7,7 +7,7 @@ gateway and database, and the same clients next to Apache Kafka what it costs th
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from statistics import median
 
 from benchmarks.apache_kafka import ApacheKafka
@@ -25,9 +25,9 @@ ACTIVITIES = {"off": IDEMPOTENCE_OFF, "on": IDEMPOTENCE_ON}
 
 def measure_idempotence(bench: Bench) -> None:
     for shape in bench.workload.idempotence_shapes:
-        for client in bench.clients:
-            _measure(bench, client, shape)
-        _measure(bench, Prepared(), shape)
+        with nullcontext() if bench.kafka is None else bench.kafka.resting():
+            for client in (*bench.clients, Prepared()):
+                _measure(bench, client, shape)
         if bench.kafka is not None:
             for client in bench.clients:
                 _measure_kafka(bench, bench.kafka, client, shape)
