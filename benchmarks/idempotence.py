@@ -26,8 +26,9 @@ ACTIVITIES = {"off": IDEMPOTENCE_OFF, "on": IDEMPOTENCE_ON}
 def measure_idempotence(bench: Bench) -> None:
     for shape in bench.workload.idempotence_shapes:
         with nullcontext() if bench.kafka is None else bench.kafka.resting():
-            for client in (*bench.clients, Prepared()):
+            for client in bench.clients:
                 _measure(bench, client, shape)
+            _measure(bench, Prepared(), shape)
         if bench.kafka is not None:
             for client in bench.clients:
                 _measure_kafka(bench, bench.kafka, client, shape)
