@@ -108,22 +108,29 @@ BEGIN
         SET producer_epoch = p.producer_epoch, last_sequence = p.last_sequence, run_length = p.run_length,
             batches = p.batches, updated_at = now()
         FROM unnest(producers) AS p
-        WHERE s.producer_id = p.producer_id AND s.topic_id = p.topic_id AND s.partition_id = p.partition_id;
+        WHERE s.producer_id = p.producer_id AND s.topic_id = p.topic_id AND s.partition_id = p.partition_id
+          AND s.producer_epoch <= p.producer_epoch;
         GET DIAGNOSTICS moved = ROW_COUNT;
         IF moved <> cardinality(producers) THEN
-            INSERT INTO kafka.producer_sequences (producer_id, topic_id, partition_id, producer_epoch, last_sequence,
-                run_length, batches)
+            INSERT INTO kafka.producer_sequences AS s (producer_id, topic_id, partition_id, producer_epoch,
+                last_sequence, run_length, batches)
             SELECT p.producer_id, p.topic_id, p.partition_id, p.producer_epoch, p.last_sequence, p.run_length, p.batches
             FROM unnest(producers) AS p
             ON CONFLICT (producer_id, topic_id, partition_id) DO UPDATE SET
                 producer_epoch = excluded.producer_epoch, last_sequence = excluded.last_sequence,
-                run_length = excluded.run_length, batches = excluded.batches, updated_at = now();
+                run_length = excluded.run_length, batches = excluded.batches, updated_at = now()
+            WHERE s.producer_epoch <= excluded.producer_epoch;
+            GET DIAGNOSTICS moved = ROW_COUNT;
+            IF moved <> cardinality(producers) THEN
+                RAISE EXCEPTION '% of % producers have no newer epoch', moved, cardinality(producers)
+                    USING ERRCODE = 'TW006';
+            END IF;
         END IF;
     END IF;
 END
 $$;
 
-COMMENT ON PROCEDURE kafka.advance_partitions(IN follows bigint, IN number bigint, IN transactions bigint[], IN locks bigint[], IN advances bigint[], IN advances_at integer[], IN extents bigint[], IN producers kafka.remembered_producer[]) IS 'The first half of a commit of records: see that the commit which it follows is in force (else SQLSTATE TW008; 0: it follows none), share open transactions (else TW007), lock partitions, move their ends if nobody else has (else TW006), and remember the newest five batches of each producer. For gateways.';
+COMMENT ON PROCEDURE kafka.advance_partitions(IN follows bigint, IN number bigint, IN transactions bigint[], IN locks bigint[], IN advances bigint[], IN advances_at integer[], IN extents bigint[], IN producers kafka.remembered_producer[]) IS 'The first half of a commit of records: see that the commit which it follows is in force (else SQLSTATE TW008; 0: it follows none), share open transactions (else TW007), lock partitions, move their ends if nobody else has, and remember the newest five batches of each producer if none has a newer epoch (else TW006). For gateways.';
 
 CREATE FUNCTION kafka.append_record(topic text, partition integer, key bytea, value bytea, header_names text[] DEFAULT NULL::text[], header_values bytea[] DEFAULT NULL::bytea[]) RETURNS bigint
     LANGUAGE sql

@@ -1,7 +1,7 @@
 -- Share the transactions that a commit appends to, lock its partitions and move their ends, provided that nobody else
 -- has moved them since they were read. Remember what producers wrote last. SQLSTATE TW007 undoes everything if a
--- transaction is not open or a partition is not in it, TW006 if a partition was moved, TW008 if the commit that was sent
--- before this one in the same session was undone.
+-- transaction is not open or a partition is not in it, TW006 if a partition was moved or a producer has a newer epoch,
+-- TW008 if the commit that was sent before this one in the same session was undone.
 -- Locks: transactions' rows, shared; advisory, one per partition, in the order given (callers sort); partition rows;
 -- producer_sequences rows.
 -- Returns: nothing of use.

@@ -23,7 +23,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from gateway import failpoints
 from tests.support.gateway_process import GatewayProcess
-from tests.support.handmade import INVALID_RECORD, Outcome
+from tests.support.handmade import INVALID_RECORD, OLD_EPOCH, Outcome
 from tests.support.handmade_transactions import (
     CLASSIC,
     KIP_890,
@@ -716,3 +716,16 @@ def test_keys_are_counted(gateways: list[GatewayProcess], one: TransactionConnec
         "duplicate": 1,
         "held": 2,
     }
+
+
+@pytest.mark.parametrize("key", ["new", None])
+def test_a_producer_that_a_repeated_batch_has_fenced_is_fenced_at_every_gateway(
+    key: str | None, one: TransactionConnection, two: TransactionConnection, topic: str
+) -> None:
+    """A batch of nothing but repeated keys moves its producer and not the end of the log."""
+    _, older = one.init(None)
+    newer = Producer(older.id, older.epoch + 1)
+    assert send(two, topic, keyed("a"), producer=older, sequence=0) == Outcome(NONE, 0)
+    assert send(one, topic, keyed("a", "again"), producer=newer, sequence=0) == Outcome(NONE, 0)
+    assert send(two, topic, keyed(key), producer=older, sequence=1).code == OLD_EPOCH
+    assert send(one, topic, keyed("c"), producer=newer, sequence=1) == Outcome(NONE, 1)
