@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -169,6 +169,23 @@ class AppendQueue:
         if not self._taken:
             self._gather()
         self._wake()
+
+    def withdraw(self, producers: Collection[ProducerKey]) -> list[Append]:
+        """Take out what waits of these producers in these partitions."""
+        withdrawn: list[Append] = []
+        for key in {producer.partition_key for producer in producers} & self._waiting.keys():
+            waiting = self._waiting[key]
+            gone = [append for append in waiting if append.producer_key in producers]
+            withdrawn += gone
+            if key in self._taken:
+                self._held_bytes -= _size_bytes(gone)
+            else:
+                self._ready_bytes -= _size_bytes(gone)
+            if left := deque(append for append in waiting if append.producer_key not in producers):
+                self._waiting[key] = left
+            else:
+                del self._waiting[key]
+        return withdrawn
 
     async def drained(self) -> None:
         """Return when everything that was put has been given back."""

@@ -235,8 +235,9 @@ class _Writer:
             while self._left:
                 group, error = self._left[0]
                 left = Left.TO_JUDGE if error is None else await self._undo(group, error)
-                if left is not Left.NOTHING:
-                    await self._settle(group, locked=left is Left.TO_LOCK)
+                unanswered = [append for append in group if append.outcome is None]
+                if left is not Left.NOTHING and unanswered:
+                    await self._settle(unanswered, locked=left is Left.TO_LOCK)
                 self._left.popleft()
                 self._queue.give_back(group)
             self._has_left.clear()
@@ -435,8 +436,26 @@ class _Writer:
         elif is_expected:
             error = translate(error)
             log.warning("a group of batches was not written", batches=len(unanswered), error=str(error))
+        if not isinstance(error, InvalidRecord):
+            unanswered += self._followers(unanswered)
         for append in unanswered:
             append.settle(error)
+
+    def _followers(self, failed: list[Append]) -> list[Append]:
+        """What came from the same producers for the same partitions behind these. Judged by itself it would leave a
+        gap, though its client sends what is missing; some clients then begin a new epoch, in which they repeat whatever
+        they have no answer to."""
+        producers = {append.producer_key for append in failed if append.batch.has_producer}
+        groups = [group for group, _ in self._left]
+        if self._behind is not None:
+            groups.append(self._behind[0])
+        begun = [
+            append
+            for group in groups
+            for append in group
+            if append.outcome is None and append.producer_key in producers and append not in failed
+        ]
+        return begun + self._queue.withdraw(producers)
 
     async def _connected(self) -> LogConnection:
         if self._connection is None or not self._connection.is_usable:
@@ -470,6 +489,8 @@ def _count(plan: Plan) -> None:
     for append, error in plan.refused:
         if isinstance(error, (OutOfOrderSequence, DuplicateSequence, InvalidProducerEpoch)):
             metrics.SEQUENCE_REFUSALS.labels(error.code.name).inc()
+        if isinstance(error, InvalidProducerEpoch):
+            metrics.PRODUCERS_FENCED.inc()
         # Who waits for another's transaction comes back every moment: that is no news.
         (log.debug if isinstance(error, KeysHeldByTransactions) else log.warning)(
             "batch refused",

@@ -6,7 +6,9 @@ The gateway keeps running throughout: it answers what is retriable, and goes on 
 from __future__ import annotations
 
 import itertools
+import os
 import random
+import signal
 import threading
 import time
 import urllib.error
@@ -72,6 +74,52 @@ def test_killed_and_restarted_database_loses_and_doubles_nothing(
         plain.wait_for_more()
         crashing_server.shut_down(immediate=True)
         crashing_server.start_again()
+
+
+@pytest.mark.parametrize("is_gateway_killed", [False, True], ids=["the gateway lives", "the gateway dies too"])
+def test_retry_finds_what_was_committed_just_before_the_database_was_killed(
+    is_gateway_killed: bool, crashing_server: CrashingServer, start_gateway: StartGateway, new_topic: NewTopic
+) -> None:
+    """The commit waits for a lock, the gateway is stopped, the commit goes through, the database is killed: nobody was
+    answered."""
+    gateway = start_gateway(crashing_server.url)
+    topic = new_topic(gateway, partitions=1)
+    with HandmadeProducer(gateway.bootstrap) as connection:
+        _, producer_id, _ = connection.init_producer_id()
+        batches = [
+            make_batch([b"%d" % n, b"%d'" % n], producer_id=producer_id, epoch=0, sequence=n * 2) for n in range(3)
+        ]
+        assert connection.produce(topic, batches[0]) == Outcome(0, 0)
+        with psycopg.connect(crashing_server.url) as holder:
+            holder.execute(
+                "SELECT FROM kafka.partitions JOIN kafka.topics USING (topic_id) WHERE name = %s FOR UPDATE", [topic]
+            )
+            connection.send_produce({(topic, 0): batches[1]})
+            wait_for(lambda: _count_waiting(crashing_server.url), wanted=1)
+            os.kill(gateway.pid, signal.SIGSTOP)
+        wait_for(lambda: len(stored_rows(crashing_server.url, topic)), wanted=4)
+        crashing_server.kill9()
+        if is_gateway_killed:
+            gateway.kill9()
+        else:
+            os.kill(gateway.pid, signal.SIGCONT)
+            assert connection.receive_produce()[topic, 0].code in {0, *RETRIABLE}
+    crashing_server.start_again()
+    if is_gateway_killed:
+        gateway.restart()
+    with HandmadeProducer(gateway.bootstrap) as connection:
+        wait_for(lambda: connection.produce(topic, batches[1]), wanted=Outcome(0, 2), timeout_s=30)
+        assert [connection.produce(topic, batches[n]) for n in (0, 1, 2, 1)] == [
+            Outcome(0, n * 2) for n in (0, 1, 2, 1)
+        ]
+    assert len(stored_rows(crashing_server.url, topic)) == 6
+
+
+def _count_waiting(database_url: str) -> int:
+    with psycopg.connect(database_url) as connection:
+        row = connection.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'").fetchone()
+        assert row is not None
+        return int(row[0])
 
 
 def test_one_killed_backend_is_survived(

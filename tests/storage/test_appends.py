@@ -892,6 +892,30 @@ async def test_terminated_session_costs_one_refusal(
     assert await values_of(database_url) == [b"0", b"1"]
 
 
+async def test_what_follows_a_batch_that_was_not_written_is_no_gap(
+    start: Callable[..., Any], key: PartitionKey, producer_id: int, database_url: str
+) -> None:
+    """It came before anybody was told that the first one failed: the client sends both again."""
+    gateway = await start()
+    assert await gateway.append(key, [b"0"], producer_id=producer_id, epoch=0, sequence=0) == 0
+    async with await psycopg.AsyncConnection.connect(database_url) as holder:
+        await holder.execute("SELECT FROM kafka.partitions FOR UPDATE")
+        first = gateway.submit(key, [b"1"], producer_id=producer_id, epoch=0, sequence=1)
+        async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as other:
+            waiting = "FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+            async with asyncio.timeout(TIMEOUT_S):
+                while (await (await other.execute(f"SELECT count(*) {waiting}".encode())).fetchone()) != (1,):  # noqa: ASYNC110 - nothing tells of it
+                    await asyncio.sleep(0.01)
+            rest = [gateway.submit(key, [b"%d" % n], producer_id=producer_id, epoch=0, sequence=n) for n in range(2, 5)]
+            await asyncio.sleep(0.01)  # a commit may be sent behind the one that waits
+            await other.execute(f"SELECT pg_terminate_backend(pid, 5000) {waiting}".encode())
+        async with asyncio.timeout(TIMEOUT_S):
+            outcomes = await asyncio.gather(first, *rest, return_exceptions=True)
+        assert [type(one) for one in outcomes] == [NotLeaderOrFollower] * 4
+    for n in range(1, 5):
+        assert await gateway.append(key, [b"%d" % n], producer_id=producer_id, epoch=0, sequence=n) == n
+
+
 @asynccontextmanager
 async def losing_commits(database_url: str, lost: list[int]) -> AsyncIterator[str]:
     """A way to the database on which the answer to a COMMIT is lost, with the connection, `lost[0]` times."""

@@ -77,9 +77,16 @@ def _check_once_and_in_order(rows: Sequence[StoredRow], histories: Sequence[Hist
         for partition, sent in history.sent.items():
             in_table = found[history.name.encode(), partition]
             assert len(in_table) == len(sent), (
-                f"{history.name} sent {len(sent)} to {partition}, {len(in_table)} are there"
+                f"{history.name} sent {len(sent)} to {partition}, {len(in_table)} are there; several times: "
+                f"{_repeated(rows, partition)}"
             )
             assert in_table == sent, f"{history.name} in partition {partition}: not in the order sent"
+
+
+def _repeated(rows: Sequence[StoredRow], partition: int) -> list[StoredRow]:
+    """The rows whose value is there more than once."""
+    counts = Counter(row.value for row in rows if row.partition == partition)
+    return [row for row in rows if row.partition == partition and counts[row.value] > 1]
 
 
 def _check_states(database_url: str, topic: str, rows: Sequence[StoredRow]) -> None:

@@ -63,6 +63,22 @@ async def test_a_partition_is_with_one_writer_at_a_time() -> None:
     assert await taking == [later]
 
 
+async def test_what_a_producer_has_waiting_can_be_taken_out() -> None:
+    def append_of(producer_id: int, partition: int) -> Append:
+        batch = BATCH._replace(producer_id=producer_id, producer_epoch=0, base_sequence=0)
+        return Append(PartitionKey(1, partition), batch, on_done=lambda: None, uses_log_append_time=False)
+
+    queue = AppendQueue(max_bytes=1 << 20)
+    queue.put(append_of(7, 0))
+    group = await take(queue)
+    behind, other, elsewhere, alone = append_of(7, 0), append_of(8, 0), append_of(7, 1), append_of(7, 2)
+    for append in (behind, other, elsewhere, alone):
+        queue.put(append)
+    assert queue.withdraw({behind.producer_key, alone.producer_key}) in ([behind, alone], [alone, behind])
+    queue.give_back(group)
+    assert await take(queue) == [other, elsewhere]
+
+
 async def test_little_waits_for_the_commit_in_flight_much_does_not() -> None:
     queue = AppendQueue(max_bytes=1 << 20)
     queue.put(append_to(0))
