@@ -20,7 +20,7 @@ log = structlog.get_logger()
 
 INTERVAL_SECONDS = 5.0
 DELETE_STEP_ROWS = 5_000
-DROP_STEP_PRODUCERS = 1_000
+STEP_PRODUCERS = 1_000
 DROP_STEP_TRANSACTIONS = 1_000
 DROP_STEP_KEYS = 2_000
 PAUSE_SECONDS = 0.01
@@ -80,7 +80,7 @@ class Housekeeping:
             log.info("storage of a deleted topic", topic_id=topic_id, dropped=is_dropped)
         for topic_id, partition, _, _ in await self._database.rows("housekeeping/find_deletable"):
             await self._delete_rows(topic_id, partition)
-        await self._drop_all(
+        await self._in_steps(
             "housekeeping/drop_expired_transactions",
             step=DROP_STEP_TRANSACTIONS,
             expiry_ms=self._transactional_id_expiry_ms,
@@ -117,33 +117,29 @@ class Housekeeping:
         ((active,),) = await self._database.rows("housekeeping/count_producers")
         metrics.ACTIVE_PRODUCERS.set(active)
         while True:
-            if await self._drop_idle_sequences() < DROP_STEP_PRODUCERS:
+            if await self._drop_idle_sequences() < STEP_PRODUCERS:
                 break
             await asyncio.sleep(PAUSE_SECONDS)
-        async with self._database.transaction() as transaction:
-            if await self._is_ours(transaction):
-                await transaction.rows("housekeeping/touch_producers")
-                await transaction.rows("housekeeping/drop_deleted_names", expiry_ms=self._producer_expiry_ms)
-        await self._drop_all(
-            "housekeeping/drop_idle_producers", step=DROP_STEP_PRODUCERS, expiry_ms=self._producer_expiry_ms
-        )
+        await self._in_steps("housekeeping/touch_producers", step=STEP_PRODUCERS)
+        for statement in ("housekeeping/drop_deleted_names", "housekeeping/drop_idle_producers"):
+            await self._in_steps(statement, step=STEP_PRODUCERS, expiry_ms=self._producer_expiry_ms)
 
     async def _keep_keys(self) -> None:
         in_flight, failing = await count_unsettled(self._database)
         metrics.IDEMPOTENCY_KEYS_IN_FLIGHT.set(in_flight)
         metrics.IDEMPOTENCY_KEYS_FAILING.set(failing)
         for statement in ("housekeeping/drop_expired_keys", "housekeeping/drop_orphaned_keys"):
-            await self._drop_all(statement, step=DROP_STEP_KEYS)
+            await self._in_steps(statement, step=DROP_STEP_KEYS)
 
-    async def _drop_all(self, statement: str, *, step: int, **parameters: int) -> None:
+    async def _in_steps(self, statement: str, *, step: int, **parameters: int) -> None:
         """One small step after the other while there is more, each in a transaction of its own."""
         while True:
-            if await self._drop_step(statement, step=step, **parameters) < step:
+            if await self._step(statement, step=step, **parameters) < step:
                 return
             await asyncio.sleep(PAUSE_SECONDS)
 
-    async def _drop_step(self, statement: str, *, step: int, **parameters: int) -> int:
-        """By one gateway at a time; returns how many rows went."""
+    async def _step(self, statement: str, *, step: int, **parameters: int) -> int:
+        """By one gateway at a time; returns how many rows went or changed."""
         async with self._database.transaction() as transaction:
             if not await self._is_ours(transaction):
                 return 0
@@ -152,12 +148,15 @@ class Housekeeping:
 
     async def _drop_idle_sequences(self) -> int:
         """One small step, by one gateway at a time; returns how many states were looked at."""
-        idle = await self._database.rows(
-            "housekeeping/find_idle_sequences",
-            expiry_ms=self._producer_expiry_ms,
-            limit=self._producers_per_partition,
-            step=DROP_STEP_PRODUCERS,
-        )
+        async with self._database.transaction() as transaction:
+            if not await self._is_ours(transaction):
+                return 0  # who keeps house looks through them
+            idle = await transaction.rows(
+                "housekeeping/find_idle_sequences",
+                expiry_ms=self._producer_expiry_ms,
+                limit=self._producers_per_partition,
+                step=STEP_PRODUCERS,
+            )
         for topic_id, partition, producer_ids, updated_at in idle:
             # A partition at a time: its writers wait for this transaction, and it for none of theirs but the one.
             async with self._database.transaction() as transaction:
