@@ -1,25 +1,29 @@
-"""The next piece of a scan, read while its consumer is still busy with the last one.
+"""The next pieces of a scan, read while its consumer is still busy with the last one.
 
-A consumer that begins where it was last given rows up to is scanning: what follows is read before it asks. One piece a
-scan, all together under a byte limit, and each for a moment only. What is kept are rows, which do not change; whether a
-consumer may have them is judged when it asks, as for any other read.
+A consumer that begins where it was last given rows up to is scanning: what follows is read before it asks. Two pieces a
+scan, one after the other, so that the database goes on while a piece is encoded and sent; all together under a byte
+limit, and each for a moment only. What is kept are rows, which do not change; whether a consumer may have them is
+judged when it asks, as for any other read.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from gateway.errors import KafkaError
 from gateway.storage.failures import DATABASE_ERRORS
 from gateway.storage.keys import PartitionKey
 
-__all__ = ["Piece", "Range", "ReadAhead"]
+__all__ = ["OnRows", "Piece", "Range", "ReadAhead"]
 
 KEPT_SECONDS = 5.0
 MAX_ENDS = 10_000
+MAX_PIECES = 2
+"""Of a scan, that its consumer has not asked for."""
 
 
 class Range(NamedTuple):
@@ -39,13 +43,21 @@ class Piece(NamedTuple):
     next_offset: int
 
 
+OnRows = Callable[[int], None]
+"""Told of the offset after the rows when they are there, before they are made into batches."""
+
+
 @dataclass(slots=True)
 class _Ahead:
     wanted: Range
-    task: asyncio.Task[Piece]
     size_bytes: int
     """As many as may come, until they are there."""
-    timer: asyncio.TimerHandle
+    distance: int
+    """1 for what the consumer will ask for next; 0 for what it has asked for and waits for."""
+    next_offset: int | None = None
+    """After its rows, when they are there."""
+    task: asyncio.Task[Piece] = field(init=False)
+    timer: asyncio.TimerHandle = field(init=False)
 
 
 Place = tuple[PartitionKey, int]
@@ -54,8 +66,16 @@ Place = tuple[PartitionKey, int]
 class ReadAhead:
     """Pieces that nobody has asked for yet."""
 
-    def __init__(self, load: Callable[[Range], Coroutine[None, None, Piece]], *, limit_bytes: int) -> None:
+    def __init__(
+        self,
+        load: Callable[[Range, OnRows], Coroutine[None, None, Piece]],
+        *,
+        is_held: Callable[[PartitionKey, int], bool],
+        limit_bytes: int,
+    ) -> None:
+        """`is_held`: what begins at this offset need not be read."""
         self._load = load
+        self._is_held = is_held
         self._limit_bytes = limit_bytes
         self._size_bytes = 0
         self._pieces: dict[Place, _Ahead] = {}
@@ -68,10 +88,11 @@ class ReadAhead:
     async def take(self, wanted: Range) -> Piece | None:
         """The piece that begins here, if one was read for a request like this; it is not kept any longer."""
         ahead = self._drop((wanted.key, wanted.start_offset))
-        if ahead is None or ahead.wanted.leader_epoch != wanted.leader_epoch:
+        if ahead is None:
             return None
-        if ahead.wanted.max_bytes > wanted.max_bytes:
+        if ahead.wanted.leader_epoch != wanted.leader_epoch or ahead.wanted.max_bytes > wanted.max_bytes:
             return None
+        ahead.distance = 0
         try:
             piece = await ahead.task
         except (*DATABASE_ERRORS, KafkaError):
@@ -85,24 +106,42 @@ class ReadAhead:
         self._ends.pop((wanted.key, wanted.start_offset), None)
         if piece.next_offset >= wanted.end_offset:
             return
-        following = (wanted.key, piece.next_offset)
-        self._ends[following] = None
+        self._ends[(wanted.key, piece.next_offset)] = None
         if len(self._ends) > MAX_ENDS:
             del self._ends[next(iter(self._ends))]
-        if is_scan and following not in self._pieces and self._size_bytes + wanted.max_bytes <= self._limit_bytes:
-            self._begin(wanted._replace(start_offset=piece.next_offset))
+        if is_scan:
+            self._go_on(wanted, piece.next_offset, distance=1)
 
     def stop(self) -> None:
         for place in list(self._pieces):
             self._forget(place)
 
-    def _begin(self, wanted: Range) -> None:
+    def _go_on(self, wanted: Range, start_offset: int, *, distance: int) -> None:
+        """Read the piece that begins here, or, where that is there already, the one behind it."""
+        if distance > MAX_PIECES or start_offset >= wanted.end_offset or self._is_held(wanted.key, start_offset):
+            return
+        ahead = self._pieces.get((wanted.key, start_offset))
+        if ahead is None:
+            if self._size_bytes + wanted.max_bytes <= self._limit_bytes:
+                self._begin(wanted._replace(start_offset=start_offset), distance)
+            return
+        ahead.distance = distance
+        if ahead.next_offset is not None:
+            self._go_on(wanted, ahead.next_offset, distance=distance + 1)
+
+    def _begin(self, wanted: Range, distance: int) -> None:
         place = (wanted.key, wanted.start_offset)
-        task = asyncio.create_task(self._load(wanted))
-        timer = asyncio.get_running_loop().call_later(KEPT_SECONDS, self._forget, place)
-        ahead = self._pieces[place] = _Ahead(wanted, task, wanted.max_bytes, timer)
+        ahead = self._pieces[place] = _Ahead(wanted, wanted.max_bytes, distance)
         self._size_bytes += ahead.size_bytes
-        task.add_done_callback(lambda done: self._measure(ahead, done))
+        ahead.task = asyncio.create_task(self._load(wanted, partial(self._arrive, ahead)))
+        ahead.timer = asyncio.get_running_loop().call_later(KEPT_SECONDS, self._forget, place)
+        ahead.task.add_done_callback(lambda done: self._measure(ahead, done))
+
+    def _arrive(self, ahead: _Ahead, next_offset: int) -> None:
+        ahead.next_offset = next_offset
+        is_kept = self._pieces.get((ahead.wanted.key, ahead.wanted.start_offset)) is ahead
+        if is_kept or ahead.distance == 0:
+            self._go_on(ahead.wanted, next_offset, distance=ahead.distance + 1)
 
     def _measure(self, ahead: _Ahead, done: asyncio.Task[Piece]) -> None:
         failed = done.cancelled() or done.exception() is not None

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gateway.broker.aborted import AbortedTransactions
 from gateway.broker.positions import Positions
-from gateway.broker.read_ahead import Piece, Range, ReadAhead
+from gateway.broker.read_ahead import OnRows, Piece, Range, ReadAhead
 from gateway.broker.tail import Tail
 from gateway.broker.turns import Turns
 from gateway.clock import monotonic_seconds
@@ -71,7 +71,7 @@ class Reads:
         self._aborted = AbortedTransactions(database)
         self._positions = positions
         self._tail = tail
-        self._ahead = ReadAhead(self._load, limit_bytes=read_ahead_bytes)
+        self._ahead = ReadAhead(self._load, is_held=tail.holds, limit_bytes=read_ahead_bytes)
         self._row_bytes: dict[PartitionKey, int] = {}
         self._turn = 0
         self._turns = Turns()
@@ -214,11 +214,10 @@ class Reads:
         piece = await self._ahead.take(wanted)
         if piece is None:
             piece = await self._load(wanted)
-        if not self._tail.holds(wanted.key, piece.next_offset):
-            self._ahead.follow(wanted, piece)
+        self._ahead.follow(wanted, piece)
         return piece
 
-    async def _load(self, wanted: Range) -> Piece:
+    async def _load(self, wanted: Range, on_rows: OnRows | None = None) -> Piece:
         key, start_offset, end_offset, max_bytes, leader_epoch = wanted
         row_bytes = self._row_bytes.get(key, FIRST_GUESS_ROW_BYTES)
         max_rows = max(MIN_ROWS, min(MAX_ROWS, max_bytes * 5 // (row_bytes * 4)))
@@ -232,7 +231,9 @@ class Reads:
         )
         if rows is None:
             return Piece(b"", start_offset)
+        if on_rows is not None:
+            on_rows(rows.next_offset)
+        await asyncio.sleep(0)  # others get their turn between large pieces, and the next piece is asked for
         records = transcoder.implementation.encode_rows(rows, leader_epoch=leader_epoch)
         self._row_bytes[key] = max(1, len(records) // rows.count)
-        await asyncio.sleep(0)  # others get their turn between large pieces
         return Piece(records, rows.next_offset)
