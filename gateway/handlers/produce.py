@@ -15,6 +15,8 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+import structlog
+
 from gateway import clock
 from gateway.broker.appends import Append, Appended
 from gateway.broker.catalog import Topic
@@ -43,6 +45,9 @@ from gateway.protocol.messages import ApiKey, Request, RequestHeader, Tree, enco
 from gateway.protocol.produce_answers import WrittenBatch, encode_written
 from gateway.protocol.produce_requests import FIRST_VERSION_WITH_IDS
 from gateway.storage.keys import PartitionKey
+from gateway.telemetry.metrics import PRODUCERS_FENCED, SEQUENCE_REFUSALS
+
+log = structlog.get_logger()
 
 FIRST_VERSION_WITH_ZSTD = 7
 FIRST_VERSION_WITH_ABORTABLE = 11
@@ -91,6 +96,7 @@ async def produce(request: Request, context: RequestContext) -> Awaitable[Tree |
                     await _join_transaction(batch, key, find_others, request, context)
                 append = begun.add(name, partition.index, key, batch, topic, context)
             except KafkaError as error:
+                _tell_refusal(error, topic.name, partition.index, context)
                 begun.refuse(name, partition.index, error)
             else:
                 context.broker.appends.submit(append)
@@ -98,6 +104,21 @@ async def produce(request: Request, context: RequestContext) -> Awaitable[Tree |
                 await begun.settle()
     context.memory.decoded_bytes = begun.decoded_bytes
     return _answer(begun, request, version=context.version)
+
+
+def _tell_refusal(error: KafkaError, topic: str, partition: int, context: RequestContext) -> None:
+    """Of a batch that never comes to a writer, which tells of its own."""
+    if isinstance(error, InvalidProducerEpoch):
+        PRODUCERS_FENCED.inc()
+        SEQUENCE_REFUSALS.labels(error.code.name).inc()
+    log.warning(
+        "batch refused",
+        topic=topic,
+        partition=partition,
+        client_id=readable(context.client_id),
+        error=error.code.name,
+        reason=error.message,
+    )
 
 
 def _limits(topic: Topic, context: RequestContext) -> BatchLimits:

@@ -53,7 +53,7 @@ IDEMPOTENCY_KEYS_IN_FLIGHT = Gauge(
 IDEMPOTENCY_KEYS_FAILING = Gauge(
     "tablewire_idempotency_keys_failing", "Business keys whose last attempt failed, those of workers included."
 )
-PRODUCERS_FENCED = Counter("tablewire_producers_fenced", "InitProducerId requests that named a fenced epoch.")
+PRODUCERS_FENCED = Counter("tablewire_producers_fenced", "InitProducerId requests and batches with a fenced epoch.")
 ACTIVE_PRODUCERS = Gauge("tablewire_active_producers", "Idempotent producers that wrote in the last five minutes.")
 TRANSACTIONS = Gauge("tablewire_transactions", "Transactions of all gateways since the schema was made.", ["outcome"])
 OPEN_TRANSACTIONS = Gauge("tablewire_open_transactions", "Transactions that are open now.")

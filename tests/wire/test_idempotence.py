@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import struct
 import threading
 import urllib.request
 import uuid
@@ -18,6 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+import google_crc32c
 import psycopg
 import pytest
 
@@ -279,6 +281,22 @@ def test_every_served_version_of_produce_is_judged(through: Through, new_topic: 
         batch = make_batch([b"v%d" % version], producer_id=producer_id, epoch=0, sequence=n)
         assert [through.other.produce(topic, batch, version=version) for _ in range(3)] == [Outcome(0, n)] * 3
     assert len(stored_rows(through.database_url, topic)) == 10
+
+
+@pytest.mark.parametrize("changed", [(57,), (23,), (57, 23)], ids=["the count", "the last offset", "both"])
+def test_batch_whose_count_and_sequences_disagree_is_refused(
+    changed: tuple[int, ...], through: Through, new_topic: Callable[..., str]
+) -> None:
+    """The number of records at byte 57, and the last offset's distance at byte 23, say which sequences it takes."""
+    topic, producer_id = new_topic(), through.new_producer()
+    batch = make_batch([b"a", b"b"], producer_id=producer_id, epoch=0, sequence=0)
+    wrong = bytearray(batch)
+    for position in changed:
+        struct.pack_into(">i", wrong, position, 9 if position == 57 else 8)
+    struct.pack_into(">I", wrong, 17, google_crc32c.value(bytes(wrong[21:])))
+    assert [through.other.produce(topic, bytes(wrong)).code for _ in range(2)] == [INVALID_RECORD] * 2
+    assert [through.other.produce(topic, batch) for _ in range(2)] == [Outcome(0, 0)] * 2
+    assert len(stored_rows(through.database_url, topic)) == 2
 
 
 def test_compressed_retry_is_recognised(through: Through, new_topic: Callable[..., str]) -> None:
@@ -596,7 +614,7 @@ def test_metrics_and_log_tell_of_duplicates_and_refusals(
     assert grown('tablewire_sequence_refusals_total{error="out_of_order_sequence_number"}') == 1
     assert grown('tablewire_sequence_refusals_total{error="duplicate_sequence_number"}') == 1
     assert grown('tablewire_sequence_refusals_total{error="invalid_producer_epoch"}') == 1
-    assert grown("tablewire_producers_fenced_total") == 1
+    assert grown("tablewire_producers_fenced_total") == 2
     assert grown("tablewire_produced_records_total") == 7
     refusals = [line for line in gateway.log_text().splitlines() if f"{producer_id}" in line]
     assert any("expected sequence 2, received 9" in line for line in refusals)

@@ -177,11 +177,12 @@ class OneProducer(RuleBasedStateMachine):
             return
         if isinstance(decision, Duplicate):
             assert was_written
-            assert self.log[decision.base_offset] == (self.epoch, position)
+            assert decision.base_offset == self.acknowledged[self.epoch, position]
             return
         assert is_next, "only the next batch may be appended"
         base_offset = len(self.log)
         self.log.extend((self.epoch, position + index) for index in range(count))
+        self.acknowledged[self.epoch, position] = base_offset
         self.accepted_up_to = position + count
         self.state = state_after(self.state, identity, base_offset=base_offset, timestamp_ms=0)
 
@@ -204,6 +205,10 @@ class OneProducer(RuleBasedStateMachine):
         """Whatever arrives, the rule answers or refuses; it never fails in another way."""
         with contextlib.suppress(KafkaError):
             decide_append(self.state, BatchIdentity(self.epoch, first, count))
+
+    @invariant()
+    def nothing_that_was_acknowledged_is_lost(self) -> None:
+        assert all(self.log[offset] == sent for sent, offset in self.acknowledged.items())
 
     @invariant()
     def nothing_is_twice_or_out_of_order(self) -> None:
