@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from benchmarks.apache_kafka import ApacheKafka
 from benchmarks.bench import Bench
-from benchmarks.clients import Client, Guarantee, JavaClient, Percentiles
+from benchmarks.clients import Client, Guarantee, JavaClient, Percentiles, Performed
 from benchmarks.machine import time_flushes, time_wakes
 from benchmarks.raw_copy import prepare_rows, time_copy
 from benchmarks.results import (
@@ -128,28 +128,31 @@ class _SideBySide:
         self._in_turn(*legs)
 
     def _produce_ours(self, place: _Place) -> None:
-        bench, records = self.bench, self._records(place.shape)
-        produce = partial(self.java.produce, bench.stack.bootstrap, place.ours.name, place.shape, records)
-        run = bench.run(produce, records=records)
-        bench.require_rows(place.ours, records)
-        self._record(PRODUCE, place.shape, TABLEWIRE, run)
+        self._record(PRODUCE, place.shape, TABLEWIRE, self._produced(place.ours, place.shape))
 
     def _produce_transactional(self, shape: Shape) -> None:
-        bench, records = self.bench, self._records(shape)
-        with bench.topic(shape.partitions) as topic:
-            produce = partial(
-                self.java.produce, bench.stack.bootstrap, topic.name, shape, records, Guarantee.TRANSACTIONAL
-            )
-            run = bench.run(produce, records=records)
-            bench.require_rows(topic, records)
+        with self.bench.topic(shape.partitions) as topic:
+            run = self._produced(topic, shape, Guarantee.TRANSACTIONAL)
         self._record(TRANSACTIONAL, shape, TABLEWIRE, run)
 
+    def _produced(self, topic: Topic, shape: Shape, guarantee: Guarantee = Guarantee.IDEMPOTENT) -> Run:
+        records = self._records(shape)
+        client = partial(self.java.perform, self.bench.stack.bootstrap, topic.name, shape, records, guarantee)
+        run = _with_client(partial(self.bench.run, records=records), client)
+        self.bench.require_rows(topic, records)
+        return run
+
     def _produce_kafka(self, place: _Place) -> None:
-        self._record(PRODUCE, place.shape, KAFKA, self._run_kafka(self.java.produce, place.theirs, place.shape))
+        self._record(PRODUCE, place.shape, KAFKA, self._produced_to_kafka(place.theirs, place.shape))
 
     def _produce_flushed(self, shape: Shape) -> None:
         with self.kafka.topic(shape.partitions, is_flushed=True) as topic:
-            self._record(PRODUCE, shape, FLUSHED_KAFKA, self._run_kafka(self.java.produce, topic, shape))
+            self._record(PRODUCE, shape, FLUSHED_KAFKA, self._produced_to_kafka(topic, shape))
+
+    def _produced_to_kafka(self, topic: str, shape: Shape) -> Run:
+        records = self._records(shape)
+        client = partial(self.java.perform, self.kafka.bootstrap, topic, shape, records)
+        return _with_client(partial(self.kafka.run, records=records), client)
 
     def _copy(self, shape: Shape) -> None:
         records = self._records(shape)
@@ -174,7 +177,9 @@ class _SideBySide:
         self._record(activity, place.shape, TABLEWIRE, self.bench.run(consume, records=records))
 
     def _consume_kafka(self, place: _Place, activity: str) -> None:
-        self._record(activity, place.shape, KAFKA, self._run_kafka(self.java.consume, place.theirs, place.shape))
+        records = self._records(place.shape)
+        consume = partial(self.java.consume, self.kafka.bootstrap, place.theirs, place.shape, records)
+        self._record(activity, place.shape, KAFKA, self.kafka.run(consume, records=records))
 
     # --- what all of them need ---------------------------------------------------------------
 
@@ -191,10 +196,6 @@ class _SideBySide:
         with self.kafka.resting():
             leg()
 
-    def _run_kafka(self, work: Callable[[str, str, Shape, int], float], topic: str, shape: Shape) -> Run:
-        records = self._records(shape)
-        return self.kafka.run(partial(work, self.kafka.bootstrap, topic, shape, records), records=records)
-
     def _record(self, activity: str, shape: Shape, broker: str, run: Run) -> None:
         client = "" if broker == RAW_COPY else self.java.name
         self.bench.record(Case(activity, client, shape, broker), run)
@@ -205,3 +206,14 @@ class _SideBySide:
 
     def _records(self, shape: Shape) -> int:
         return self.bench.workload.kafka_records[shape.record_bytes]
+
+
+def _with_client(run: Callable[[Callable[[], float]], Run], client: Callable[[], Performed]) -> Run:
+    """A run with what it took the client, too."""
+    performed: list[Performed] = []
+
+    def produce() -> float:
+        performed.append(client())
+        return performed[0].records_per_s
+
+    return replace(run(produce), client_cpu_s_per_million=performed[0].cpu_s_per_million)

@@ -9,6 +9,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +17,10 @@ from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from statistics import median, quantiles
+from threading import Timer
 from typing import Any, NamedTuple, Protocol
 
+from benchmarks.cpu import CpuHistory
 from benchmarks.turns import Turns
 from benchmarks.workload import Shape
 from tests.support.gateway_process import REPOSITORY
@@ -32,6 +35,7 @@ __all__ = [
     "Librdkafka",
     "Moved",
     "Percentiles",
+    "Performed",
     "Prepared",
     "fetch_range",
     "parse_consumer_performance",
@@ -65,6 +69,15 @@ class Moved(NamedTuple):
 
     records_per_s: float
     records: int
+
+
+class Performed(NamedTuple):
+    """What ProducerPerformance measured after its warm-up."""
+
+    records_per_s: float
+    latency: Percentiles
+    cpu_s_per_million: float
+    """Of the client itself, its compiler included."""
 
 
 class Guarantee(Enum):
@@ -203,11 +216,17 @@ class JavaClient:
     def produce(
         self, bootstrap: str, topic: str, shape: Shape, records: int, guarantee: Guarantee = Guarantee.IDEMPOTENT
     ) -> float:
+        return self.perform(bootstrap, topic, shape, records, guarantee).records_per_s
+
+    def perform(
+        self, bootstrap: str, topic: str, shape: Shape, records: int, guarantee: Guarantee = Guarantee.IDEMPOTENT
+    ) -> Performed:
+        """The same, with what it took the client."""
         assert guarantee is not Guarantee.NONE
         options: list[object] = []
         if guarantee is Guarantee.TRANSACTIONAL:
             options = ["--transactional-id", topic, "--transaction-duration-ms", TRANSACTION_MS]
-        return self._perform(bootstrap, topic, shape, records, records // WARMUP_SHARE, *options)[0]
+        return self._perform(bootstrap, topic, shape, records, records // WARMUP_SHARE, *options)
 
     def turns(self, bootstrap: str, topics: Mapping[str, str], shape: Shape, records: int) -> Turns:
         return Turns([*self._java, TURNS_SOURCE, bootstrap, topics["off"], topics["on"], records, shape.record_bytes])
@@ -224,14 +243,18 @@ class JavaClient:
         return parse_consumer_performance(output, warmup=records // WARMUP_SHARE)
 
     def latency(self, bootstrap: str, topic: str, shape: Shape, *, rate: int, seconds: int) -> Percentiles:
-        return self._perform(bootstrap, topic, shape, rate * (seconds + 1), rate, rate=rate)[1]
+        return self._perform(bootstrap, topic, shape, rate * (seconds + 1), rate, rate=rate).latency
 
     def _perform(
         self, bootstrap: str, topic: str, shape: Shape, records: int, warmup: int, *more: object, rate: int = -1
-    ) -> tuple[float, Percentiles]:
+    ) -> Performed:
         options = ["--bootstrap-server", bootstrap, "--topic", topic, "--record-size", shape.record_bytes]
         options += ["--num-records", records, "--warmup-records", warmup, "--throughput", rate, *more]
-        return parse_producer_performance(_output([*self._java, PRODUCER_PERFORMANCE, *options]))
+        output, history, ended = _watched_output([*self._java, PRODUCER_PERFORMANCE, *options])
+        records_per_s, latency = parse_producer_performance(output)
+        timed = records - warmup
+        cpu_seconds = history.seconds(since=ended - timed / records_per_s, until=ended)
+        return Performed(records_per_s, latency, cpu_seconds / timed * 1e6)
 
 
 def parse_producer_performance(output: str) -> tuple[float, Percentiles]:
@@ -252,8 +275,8 @@ def parse_consumer_performance(output: str, *, warmup: int) -> float:
     if "Exiting before consuming" in output:
         raise ClientFailed(f"ConsumerPerformance did not get all records:\n{output[-2000:]}")
     reports = [
-        (datetime.strptime(time, "%Y-%m-%d %H:%M:%S:%f"), int(records))  # noqa: DTZ007 - only differences are used
-        for time, records in re.findall(r"^([\d-]+ [\d:]+), 0, [\d.]+, [\d.]+, (\d+), ", output, re.MULTILINE)
+        (datetime.strptime(moment, "%Y-%m-%d %H:%M:%S:%f"), int(records))  # noqa: DTZ007 - only differences are used
+        for moment, records in re.findall(r"^([\d-]+ [\d:]+), 0, [\d.]+, [\d.]+, (\d+), ", output, re.MULTILINE)
         if int(records) >= warmup
     ]
     if len(reports) < 2:
@@ -274,7 +297,38 @@ def _output(command: list[Any]) -> str:
     try:
         done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        raise ClientFailed(f"{' '.join(words)} did not end in {TIMEOUT_S:.0f} s") from None
+        raise _too_slow(words) from None
     if done.returncode != 0:
-        raise ClientFailed(f"{' '.join(words)} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-2000:]}")
+        raise _failed(words, done.returncode, done.stdout + done.stderr)
     return done.stdout
+
+
+def _watched_output(command: list[Any]) -> tuple[str, CpuHistory, float]:
+    """The same, its CPU time as time went by, and when its last line came."""
+    words = list(map(str, command))
+    printed: list[str] = []
+    ended = 0.0
+    with subprocess.Popen(words, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as client:
+        assert client.stdout is not None
+        timer = Timer(TIMEOUT_S, client.kill)
+        timer.start()
+        with CpuHistory(client.pid) as history:
+            for line in client.stdout:
+                printed.append(line)
+                ended = time.monotonic()
+        status = client.wait()
+        is_late = not timer.is_alive()
+        timer.cancel()
+    if is_late:
+        raise _too_slow(words)
+    if status != 0:
+        raise _failed(words, status, "".join(printed))
+    return "".join(printed), history, ended
+
+
+def _too_slow(words: list[str]) -> ClientFailed:
+    return ClientFailed(f"{' '.join(words)} did not end in {TIMEOUT_S:.0f} s")
+
+
+def _failed(words: list[str], status: int, printed: str) -> ClientFailed:
+    return ClientFailed(f"{' '.join(words)} ended with {status}:\n{printed[-2000:]}")

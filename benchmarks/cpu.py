@@ -1,12 +1,21 @@
-"""CPU time of process trees, from /proc: of what runs, and of what ended and was reaped; and a process's memory."""
+"""CPU time of process trees, from /proc: of what runs, and of what ended and was reaped; of a process as time goes by;
+and a process's memory."""
 
 from __future__ import annotations
 
 import os
+import time
+from bisect import bisect_right
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
+from threading import Event, Thread
+from types import TracebackType
+from typing import Self
 
-__all__ = ["resident_peak_mb", "tree_cpu_seconds"]
+__all__ = ["CpuHistory", "resident_peak_mb", "tree_cpu_seconds"]
+
+LOOK_SECONDS = 0.02
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -27,6 +36,45 @@ def tree_cpu_seconds(root: int) -> float:
     return sum(again.values()) / _TICKS_PER_SECOND
 
 
+class CpuHistory:
+    """How much CPU time a process had used at any moment while the context lasted."""
+
+    def __init__(self, pid: int) -> None:
+        self._stat = Path(f"/proc/{pid}/stat")
+        self._times: list[float] = []
+        self._used: list[float] = []
+        self._is_over = Event()
+        self._thread = Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._look()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def seconds(self, *, since: float, until: float) -> float:
+        """CPU seconds between two times of time.monotonic()."""
+        return self._at(until) - self._at(since)
+
+    def _at(self, moment: float) -> float:
+        return self._used[max(0, bisect_right(self._times, moment) - 1)]
+
+    def _watch(self) -> None:
+        while not self._is_over.wait(LOOK_SECONDS):
+            self._look()
+
+    def _look(self) -> None:
+        with suppress(FileNotFoundError, ProcessLookupError):  # it was waited for
+            used, _ = _ticks_and_parent(self._stat)
+            self._times.append(time.monotonic())
+            self._used.append(used / _TICKS_PER_SECOND)
+
+
 def resident_peak_mb(pid: int) -> float:
     """The most memory the process ever had resident, in MiB."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
@@ -39,13 +87,12 @@ def _read_tree(root: int) -> dict[int, int]:
     ticks: dict[int, int] = {}
     children: dict[int, list[int]] = defaultdict(list)
     for stat in Path("/proc").glob("[0-9]*/stat"):
+        pid = int(stat.parent.name)
         try:
-            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+            ticks[pid], parent = _ticks_and_parent(stat)
         except (FileNotFoundError, ProcessLookupError):
             continue
-        pid = int(stat.parent.name)
-        ticks[pid] = sum(map(int, fields[_TIMES]))
-        children[int(fields[_PARENT])].append(pid)
+        children[parent].append(pid)
     if root not in ticks:
         raise ProcessLookupError(f"process {root} has ended")
     tree: dict[int, int] = {}
@@ -55,3 +102,8 @@ def _read_tree(root: int) -> dict[int, int]:
         tree[pid] = ticks[pid]
         waiting += children[pid]
     return tree
+
+
+def _ticks_and_parent(stat: Path) -> tuple[int, int]:
+    fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+    return sum(map(int, fields[_TIMES])), int(fields[_PARENT])

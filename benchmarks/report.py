@@ -83,8 +83,9 @@ BROKERS = (
     "MB/s",
     "broker CPU s/M",
     "PostgreSQL CPU s/M",
+    "client CPU s/M",
 )
-JUDGED = ("what", "against", "figure", "(min–max)", "target", "result")
+JUDGED = ("what", "against", "figure", "(min–max)", "ceiling", "target", "result")
 TIMED = ("p50 ms", "(min–max)", "p99 ms", "(min–max)")
 TEXT_COLUMNS = {
     "records × partitions",
@@ -216,6 +217,7 @@ def _kafka(results: Results) -> Section:
                 one.against,
                 f"{one.figure.median:.2f}",
                 f"{one.figure.low:.2f}–{one.figure.high:.2f}",
+                "" if one.ceiling is None else f"{one.ceiling.median:.2f}",
                 one.target,
                 _verdict(one.is_met),
             )
@@ -242,6 +244,7 @@ def _broker_cells(results: Results, case: Case) -> Row:
         f"{summary.megabytes_per_s:.1f}",
         f"{summary.gateway_cpu_s_per_million:.1f}",
         f"{summary.postgres_cpu_s_per_million:.1f}",
+        "" if summary.client_cpu_s_per_million is None else f"{summary.client_cpu_s_per_million:.1f}",
     )
 
 

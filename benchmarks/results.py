@@ -82,6 +82,8 @@ class Run:
     records_per_s: float
     gateway_cpu_s_per_million: float
     postgres_cpu_s_per_million: float
+    client_cpu_s_per_million: float | None = None
+    """Where it was measured."""
 
     @classmethod
     def of(cls, records_per_s: float, cpu: CpuSeconds, records: int) -> Run:
@@ -116,6 +118,7 @@ class Summary:
     """Of values, in millions of bytes."""
     gateway_cpu_s_per_million: float
     postgres_cpu_s_per_million: float
+    client_cpu_s_per_million: float | None
 
 
 @dataclass
@@ -145,17 +148,35 @@ class Results:
     def summary(self, case: Case) -> Summary:
         runs = self.runs[case]
         rates = Spread.of(run.records_per_s for run in runs)
+        of_clients = [run.client_cpu_s_per_million for run in runs if run.client_cpu_s_per_million is not None]
         return Summary(
             records_per_s=rates,
             megabytes_per_s=rates.median * case.shape.record_bytes / 1e6,
             gateway_cpu_s_per_million=median(run.gateway_cpu_s_per_million for run in runs),
             postgres_cpu_s_per_million=median(run.postgres_cpu_s_per_million for run in runs),
+            client_cpu_s_per_million=median(of_clients) if of_clients else None,
         )
 
     def ratio(self, case: Case, base: Case) -> Spread:
         """Of records per second, repetition by repetition."""
         pairs = zip(self.runs[case], self.runs[base], strict=True)
         return Spread.of(run.records_per_s / other.records_per_s for run, other in pairs)
+
+    def ceiling(self, shape: Shape, client: str, base: Case) -> Spread | None:
+        """What the same client would reach of `base` if the gateway cost nothing, PostgreSQL what raw COPY costs, and
+        no core were ever idle; None where that was not measured. The client is taken as cheap as it was next to either
+        broker: it compiles for as long as it runs."""
+        used = [Case(PRODUCE, client, shape, broker) for broker in (TABLEWIRE, KAFKA)]
+        used += [Case(PRODUCE, "", shape, RAW_COPY), base]
+        if not all(case in self.runs for case in used):
+            return None
+        reached = []
+        for *runs, copied, other in zip(*(self.runs[case] for case in used), strict=True):
+            taken = [run.client_cpu_s_per_million for run in runs if run.client_cpu_s_per_million is not None]
+            if taken:
+                busy_s_per_million = min(taken) + copied.postgres_cpu_s_per_million
+                reached.append(self.environment["cores"] * 1e6 / busy_s_per_million / other.records_per_s)
+        return Spread.of(reached) if reached else None
 
     def of_raw_copy(self, case: Case) -> Spread:
         return self.ratio(case, Case(RAW_COPY, "", case.shape))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.results import (
     CONSUME_ROWS,
@@ -47,6 +47,8 @@ class Judged:
     figure: Spread
     target: str
     is_met: bool
+    ceiling: Spread | None = None
+    """What a gateway that costs nothing would reach, where that is known."""
 
 
 def judge(results: Results) -> Iterator[Judged]:
@@ -55,7 +57,8 @@ def judge(results: Results) -> Iterator[Judged]:
         for broker, at_least in aims:
             client = "" if broker == RAW_COPY else CLIENT
             base = Case(PRODUCE, client, shape, broker)
-            yield from _ratio(results, Case(PRODUCE, CLIENT, shape, TABLEWIRE), base, broker, at_least)
+            for judged in _ratio(results, Case(PRODUCE, CLIENT, shape, TABLEWIRE), base, broker, at_least):
+                yield replace(judged, ceiling=results.ceiling(shape, CLIENT, base))
     for activity, at_least in CONSUME_TARGETS:
         for shape in SHAPES:
             base = Case(activity, CLIENT, shape, KAFKA)
