@@ -8,6 +8,8 @@ import threading
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -55,6 +57,9 @@ class Streams:
         self.process.kill()
         self.process.wait()
 
+    def last_lines(self) -> str:
+        return "\n".join(self.lines[-20:])
+
     def __enter__(self) -> Self:
         return self
 
@@ -82,11 +87,21 @@ def some_lines(seed: int) -> list[str]:
     return [" ".join(chance.choices(words, k=WORDS_PER_LINE)) for _ in range(LINES)]
 
 
-def write(bootstrap: str, topic: str, lines: list[str]) -> None:
+def write(bootstrap: str, topic: str, lines: list[str], *, pause_s: float = 0.0) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     for number, line in enumerate(lines):
         producer.produce(topic, value=line, partition=number % PARTITIONS)
+        producer.poll(pause_s)
     assert producer.flush(60) == 0
+
+
+@contextmanager
+def writing_slowly(bootstrap: str, topic: str, lines: list[str]) -> Iterator[None]:
+    """So that the application, however fast it is, has something in a transaction when it is looked for."""
+    with ThreadPoolExecutor(1) as writer:
+        written = writer.submit(write, bootstrap, topic, lines, pause_s=0.01)
+        yield
+        written.result()
 
 
 @pytest.mark.timeout(300)
@@ -123,18 +138,19 @@ def test_words_are_counted_once_though_the_application_and_the_gateway_are_kille
             return Streams(gateway.bootstrap, f"words-{name}", source, target, str(tmp_path / f"state-{number}"))
 
         with application(1) as first:
-            wait_for(lambda: counted() > 0, wanted=True, timeout_s=60)
-            write(gateway.bootstrap, source, lines[third : 2 * third])
-            wait_for(has_open_transactions, wanted=True)
-            first.kill9()
+            wait_for(lambda: counted() > 0, wanted=True, explain=first.last_lines)
+            with writing_slowly(gateway.bootstrap, source, lines[third : 2 * third]):
+                wait_for(has_open_transactions, wanted=True, explain=first.last_lines)
+                first.kill9()
         before = counted()
         with application(2) as second:
-            wait_for(lambda: counted() > before and has_open_transactions(), wanted=True, timeout_s=60)
-            gateway.kill9()
-            gateway.restart()
-            write(gateway.bootstrap, source, lines[2 * third :])
-            wait_for(lambda: counted() >= LINES * WORDS_PER_LINE, wanted=True, timeout_s=60)
-        assert second.process.returncode == 0, second.lines[-20:]
+            wait_for(lambda: counted() > before, wanted=True, explain=second.last_lines)
+            with writing_slowly(gateway.bootstrap, source, lines[2 * third :]):
+                wait_for(has_open_transactions, wanted=True, explain=second.last_lines)
+                gateway.kill9()
+                gateway.restart()
+            wait_for(lambda: counted() >= LINES * WORDS_PER_LINE, wanted=True, explain=second.last_lines)
+        assert second.process.returncode == 0, second.last_lines()
 
         counts: dict[str, list[int]] = defaultdict(list)
         for key, value in database.execute(
