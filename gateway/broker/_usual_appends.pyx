@@ -33,6 +33,12 @@ cdef Py_ssize_t NUMBERS_OF_A_TRANSACTION = 2
 cdef Py_ssize_t NUMBERS_OF_AN_EXTENT = 5
 cdef Py_ssize_t MESSAGE_HEADER = 5  # a letter, and the length without it
 
+# A COPY costs PostgreSQL something with the square of its rows, up to a thousand, for which it makes a slot each; then
+# the same slots are used again. So what is neither little nor much is divided among several.
+cdef int64_t ROWS_OF_A_COPY = 250
+cdef int64_t FEWEST_DIVIDED = 500
+cdef int64_t FEWEST_UNDIVIDED = 1800
+
 # Of a row of `remembered_rows`.
 cdef bytes ROW_START = b'"('
 cdef bytes ROW_END = b')",'
@@ -393,8 +399,10 @@ cdef class UsualPlan:
         return place
 
     cdef int make_message(self, tuple script, int64_t follows, int64_t number) except -1:
-        """`script`: what stands before, between and after the numbers and their lists."""
-        cdef bytes text = self.make_script(script, follows, number)
+        """`script`: what stands before, between and after the numbers and their lists, a COPY of rows, and the end."""
+        cdef set last_of_copies = self.last_of_copies()
+        cdef Py_ssize_t copies = len(last_of_copies)
+        cdef bytes text = self.make_script(script, follows, number, copies)
         cdef bytes header = COPY_HEADER
         cdef bytes trailer = COPY_TRAILER
         cdef bytes template
@@ -405,7 +413,7 @@ cdef class UsualPlan:
         cdef uint8_t *to
         cdef Py_ssize_t i
         size_bytes = MESSAGE_HEADER + len(text) + 1
-        size_bytes += 3 * MESSAGE_HEADER + len(header) + len(trailer)
+        size_bytes += copies * (3 * MESSAGE_HEADER + len(header) + len(trailer))
         for i in range(len(self._appends)):
             append = self._appends[i]
             template = (<tuple>self._templates[i])[0]
@@ -434,11 +442,27 @@ cdef class UsualPlan:
                 to,
             )
             to += part_bytes
-        to = put_bytes(put_header(to, c"d", len(trailer)), trailer)
-        put_header(to, c"c", 0)
+            if i in last_of_copies:
+                to = put_bytes(put_header(to, c"d", len(trailer)), trailer)
+                to = put_header(to, c"c", 0)
+                if i + 1 < len(self._appends):
+                    to = put_bytes(put_header(to, c"d", len(header)), header)
         return 0
 
-    cdef bytes make_script(self, tuple script, int64_t follows, int64_t number):
+    cdef set last_of_copies(self):
+        """The last append of each statement that rows are written by."""
+        cdef Py_ssize_t i
+        cdef int64_t rows = 0
+        cdef set last = {len(self._appends) - 1}
+        if FEWEST_DIVIDED <= self.record_count < FEWEST_UNDIVIDED:
+            for i in range(len(self._appends)):
+                rows += <int64_t>(<tuple>(<Append>self._appends[i]).batch)[RECORD_COUNT]
+                if rows >= ROWS_OF_A_COPY:
+                    last.add(i)
+                    rows = 0
+        return last
+
+    cdef bytes make_script(self, tuple script, int64_t follows, int64_t number, Py_ssize_t copies):
         """Integers are the only literals in it; see sql/log/advance_partitions.sql."""
         cdef Py_ssize_t room = 0
         cdef Py_ssize_t begins_at
@@ -448,10 +472,11 @@ cdef class UsualPlan:
         cdef uint8_t *begin
         cdef Place place
         cdef Remembered producer
-        if len(script) != 9:
+        if len(script) != 11:
             raise ValueError("the script is of another version")
         for part in script:
             room += len(part)
+        room += (copies - 1) * len(script[9])
         room += LONGEST_NUMBER * 2
         room += LONGEST_NUMBER * (len(self._places) * (NUMBERS_OF_AN_ADVANCE + 2))
         room += len(self._producers) * (
@@ -504,6 +529,9 @@ cdef class UsualPlan:
                 to = put_number(to, producer.recent[i].timestamp_ms, c" ")
             to = put_bytes(to - 1, ROW_END)  # the batch that was accepted is there: it ends with a space
         to = put_bytes(end_list(to, begin), script[8])
+        for _ in range(copies):
+            to = put_bytes(to, script[9])
+        to = put_bytes(to, script[10])
         return text[: to - start]
 
     def conclude(self, dict states not None):

@@ -299,11 +299,12 @@ def advance_script(
 def usual_script() -> tuple[bytes, ...]:
     """A commit's string without business keys: what stands before, between and after what differs, which is the number
     of the commit that it follows and its own, and the lists of transactions, locks, advances and where they begin,
-    extents, and rows of producers."""
+    extents, and rows of producers; then the COPY, which may stand there several times, and the end."""
     place = "\0"
     lists = ("follows", "number", "transactions", "locks", "advances", "advances_at", "extents", "producers")
     script = statement("log/advance_partitions").format(**dict.fromkeys(lists, place))
-    return tuple(part.encode() for part in f"{BEGIN}; {script}; {statement('log/copy_messages')}; COMMIT".split(place))
+    copy = statement("log/copy_messages")
+    return tuple(part.encode() for part in f"{BEGIN}; {script}; {place}{copy}; {place}COMMIT".split(place))
 
 
 def _raise_refused(error: BaseException) -> None:

@@ -792,6 +792,37 @@ async def test_batch_that_the_database_refuses_does_not_harm_its_group(
     assert await gateway.append(key, [b"e"], producer_id=producer_id, epoch=0, sequence=1) == 3
 
 
+async def test_rows_that_take_several_statements_are_written_all_or_none(
+    start: Callable[..., Any], key: PartitionKey, holder: psycopg.AsyncConnection[Any], database_url: str
+) -> None:
+    gateway = await start()
+    values = [b"%d" % number for number in range(800)]
+    assert await gateway.append(key, [b"first"]) == 0  # what follows is judged by memory
+
+    async def append_all() -> list[Any]:
+        async with asyncio.timeout(TIMEOUT_S):
+            done = [gateway.submit(key, values[first : first + 100]) for first in range(0, 800, 100)]
+            return await asyncio.gather(*done, return_exceptions=True)
+
+    assert [one.base_offset for one in await append_all()] == [*range(1, 801, 100)]
+    assert await values_of(database_url) == [b"first", *values]
+
+    # The last batch meets a row that should not be there: what was copied before it is undone, and written without it.
+    await holder.execute(
+        'INSERT INTO kafka.messages (topic_id, partition, "offset", "timestamp", timestamp_type, is_transactional)'
+        " VALUES (%s, %s, 1550, now(), 0, false)",
+        key,
+    )
+    await holder.commit()
+    *written, refused = await append_all()
+    assert [one.base_offset for one in written] == [*range(801, 1501, 100)]
+    assert isinstance(refused, InvalidRecord)
+    await holder.execute('DELETE FROM kafka.messages WHERE "offset" = 1550')
+    await holder.commit()
+    assert await values_of(database_url) == [b"first", *values, *values[:700]]
+    assert [one.base_offset for one in await append_all()] == [*range(1501, 2301, 100)]
+
+
 async def test_writer_outlives_an_error_that_nobody_foresaw(
     start: Callable[..., Any], key: PartitionKey, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import struct
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -101,15 +102,19 @@ def plan_compiled(group: list[Append], states: States, producers: Producers, *, 
     return compiled.plan_usual(group, states, producers, script=usual_script(), max_producers=most, follows=0, number=0)
 
 
-def message_of(plan: Plan) -> bytes:
-    """What `script_socket` sends for it."""
+def message_of(plan: Plan, *copies: int) -> bytes:
+    """What `script_socket` sends for it; its batches in one COPY, or so many in each."""
     extents = list(plan.extents.values())
     script = advance_script(plan.advances(), extents, list(plan.producers_after.items()), locked=False)
-    text = f"{BEGIN}; {script}; {statement('log/copy_messages')}; COMMIT".encode() + b"\0"
+    rows = iter(plan.rows)
+    pieces = [[*islice(rows, count)] for count in copies or (len(plan.rows),)]
+    text = "; ".join((BEGIN, script, *[statement("log/copy_messages")] * len(pieces), "COMMIT")).encode() + b"\0"
     message = b"Q" + struct.pack("!I", 4 + len(text)) + text
-    for chunk in (COPY_HEADER, *plan.rows, COPY_TRAILER):
-        message += b"d" + struct.pack("!I", 4 + len(chunk)) + chunk
-    return message + b"c" + struct.pack("!I", 4)
+    for piece in pieces:
+        for chunk in (COPY_HEADER, *piece, COPY_TRAILER):
+            message += b"d" + struct.pack("!I", 4 + len(chunk)) + chunk
+        message += b"c" + struct.pack("!I", 4)
+    return message
 
 
 @given(st.data())
@@ -169,6 +174,26 @@ def test_each_transaction_that_a_batch_says_it_is_part_of_is_proven() -> None:
     plan = plan_compiled(group, states, producers)
     assert b"CALL kafka.advance_partitions(0, 0, '{1000,0,1000,1}'" in plan.message
     assert plan.message == message_of(plan_by_python(group, states, producers))
+
+
+@pytest.mark.parametrize(
+    ("records", "copies"),
+    [
+        pytest.param([499], [1], id="few"),
+        pytest.param([100] * 5, [3, 2], id="in two"),
+        pytest.param([100] * 6, [3, 3], id="in two that are full"),
+        pytest.param([600], [1], id="one batch"),
+        pytest.param([10, 1700, 10, 10], [2, 2], id="a large batch among small ones"),
+        pytest.param([257] * 7, [1] * 7, id="in seven"),
+        pytest.param([300] * 6, [6], id="many"),
+    ],
+)
+def test_rows_are_divided_among_statements_unless_they_are_few_or_many(records: list[int], copies: list[int]) -> None:
+    _, states, producers = usual_case()
+    batches = [decode_produced(make_batch([b"v"] * count), LIMITS) for count in records]
+    group = [Append(KEYS[0], batch, on_done=lambda: None, uses_log_append_time=False) for batch in batches]
+    plan = plan_compiled(group, states, producers)
+    assert plan.message == message_of(plan_by_python(group, states, producers), *copies)
 
 
 @pytest.mark.parametrize(
