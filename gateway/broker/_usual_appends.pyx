@@ -36,6 +36,7 @@ cdef Py_ssize_t MESSAGE_HEADER = 5  # a letter, and the length without it
 # A COPY costs PostgreSQL something with the square of its rows, up to a thousand, for which it makes a slot each; then
 # the same slots are used again. So what is neither little nor much is divided among several.
 cdef int64_t ROWS_OF_A_COPY = 250
+cdef int64_t FEWEST_OF_A_COPY = 100
 cdef int64_t FEWEST_DIVIDED = 500
 cdef int64_t FEWEST_UNDIVIDED = 1800
 
@@ -400,8 +401,8 @@ cdef class UsualPlan:
 
     cdef int make_message(self, tuple script, int64_t follows, int64_t number) except -1:
         """`script`: what stands before, between and after the numbers and their lists, a COPY of rows, and the end."""
-        cdef set last_of_copies = self.last_of_copies()
-        cdef Py_ssize_t copies = len(last_of_copies)
+        cdef set next_copies = self.next_copies()
+        cdef Py_ssize_t copies = 1 + len(next_copies)
         cdef bytes text = self.make_script(script, follows, number, copies)
         cdef bytes header = COPY_HEADER
         cdef bytes trailer = COPY_TRAILER
@@ -428,6 +429,9 @@ cdef class UsualPlan:
             batch = <tuple>append.batch
             template, sequence_at = <tuple>self._templates[i]
             records = <Scan>batch[RECORDS]
+            if i in next_copies:
+                to = put_bytes(put_header(to, c"d", len(trailer)), trailer)
+                to = put_bytes(put_header(put_header(to, c"c", 0), c"d", len(header)), header)
             part_bytes = rows_bytes(records, len(template))
             to = put_header(to, c"d", part_bytes)
             put_rows(
@@ -442,25 +446,26 @@ cdef class UsualPlan:
                 to,
             )
             to += part_bytes
-            if i in last_of_copies:
-                to = put_bytes(put_header(to, c"d", len(trailer)), trailer)
-                to = put_header(to, c"c", 0)
-                if i + 1 < len(self._appends):
-                    to = put_bytes(put_header(to, c"d", len(header)), header)
+        to = put_bytes(put_header(to, c"d", len(trailer)), trailer)
+        put_header(to, c"c", 0)
         return 0
 
-    cdef set last_of_copies(self):
-        """The last append of each statement that rows are written by."""
+    cdef set next_copies(self):
+        """The appends with which another COPY begins."""
         cdef Py_ssize_t i
+        cdef int64_t count
         cdef int64_t rows = 0
-        cdef set last = {len(self._appends) - 1}
-        if FEWEST_DIVIDED <= self.record_count < FEWEST_UNDIVIDED:
+        cdef int64_t left = self.record_count
+        cdef set begins_at = set()
+        if FEWEST_DIVIDED <= left < FEWEST_UNDIVIDED:
             for i in range(len(self._appends)):
-                rows += <int64_t>(<tuple>(<Append>self._appends[i]).batch)[RECORD_COUNT]
-                if rows >= ROWS_OF_A_COPY:
-                    last.add(i)
+                if rows >= ROWS_OF_A_COPY and left >= FEWEST_OF_A_COPY:
+                    begins_at.add(i)
                     rows = 0
-        return last
+                count = <int64_t>(<tuple>(<Append>self._appends[i]).batch)[RECORD_COUNT]
+                rows += count
+                left -= count
+        return begins_at
 
     cdef bytes make_script(self, tuple script, int64_t follows, int64_t number, Py_ssize_t copies):
         """Integers are the only literals in it; see sql/log/advance_partitions.sql."""

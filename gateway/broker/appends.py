@@ -430,7 +430,8 @@ class _Writer:
             if len(unanswered) > 1:
                 # Nothing was written: find the batch that is to blame, so that the others do not suffer.
                 for append in unanswered:
-                    await self._settle([append])
+                    if append.outcome is None:  # it may have followed one that could not be written
+                        await self._settle([append])
                 return
             error = InvalidRecord(f"the database refused the batch: {error}")
         elif is_expected:

@@ -200,12 +200,11 @@ class Plan:
 
     @property
     def has_unproven_duplicates(self) -> bool:
-        """Whether a duplicate was found, or must be remembered, in a partition that this commit does not move."""
-        if not self.duplicates and not self.repeated:
-            return False
-        remembered = (append for append, _ in self.repeated if append.batch.has_producer)
-        found = (append for append, _ in self.duplicates)
-        return any(append.key not in self.max_timestamps for append in (*found, *remembered))
+        """Whether a duplicate was found in a partition that this commit does not move, or a batch of repeated keys
+        moves its producer: another gateway may have moved it further by such batches, which leave the end as it is."""
+        if any(append.batch.has_producer for append, _ in self.repeated):
+            return True
+        return any(append.key not in self.max_timestamps for append, _ in self.duplicates)
 
     def advances(self) -> list[Advance]:
         return [

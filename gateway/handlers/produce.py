@@ -82,6 +82,7 @@ async def produce(request: Request, context: RequestContext) -> Awaitable[Tree |
             continue
         limits = _limits(topic, context)
         for partition in data.partition_data:
+            batch = None
             try:
                 key = topic.partition(partition.index)
                 records = partition.records
@@ -96,7 +97,7 @@ async def produce(request: Request, context: RequestContext) -> Awaitable[Tree |
                     await _join_transaction(batch, key, find_others, request, context)
                 append = begun.add(name, partition.index, key, batch, topic, context)
             except KafkaError as error:
-                _tell_refusal(error, topic.name, partition.index, context)
+                _tell_refusal(error, topic.name, partition.index, batch, context)
                 begun.refuse(name, partition.index, error)
             else:
                 context.broker.appends.submit(append)
@@ -106,8 +107,10 @@ async def produce(request: Request, context: RequestContext) -> Awaitable[Tree |
     return _answer(begun, request, version=context.version)
 
 
-def _tell_refusal(error: KafkaError, topic: str, partition: int, context: RequestContext) -> None:
-    """Of a batch that never comes to a writer, which tells of its own."""
+def _tell_refusal(
+    error: KafkaError, topic: str, partition: int, batch: ProducedBatch | None, context: RequestContext
+) -> None:
+    """Of a batch that never comes to a writer, which tells of its own; None: it could not be read."""
     if isinstance(error, InvalidProducerEpoch):
         PRODUCERS_FENCED.inc()
         SEQUENCE_REFUSALS.labels(error.code.name).inc()
@@ -116,6 +119,8 @@ def _tell_refusal(error: KafkaError, topic: str, partition: int, context: Reques
         topic=topic,
         partition=partition,
         client_id=readable(context.client_id),
+        producer_id=None if batch is None else batch.producer_id,
+        producer_epoch=None if batch is None else batch.producer_epoch,
         error=error.code.name,
         reason=error.message,
     )

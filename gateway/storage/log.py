@@ -1,8 +1,8 @@
 """The log in PostgreSQL: appending rows under partition locks, reading ranges, moving the log's start.
 
 A writer's commit is one string of statements with the COPY data in the middle:
-`BEGIN; share transactions, lock, guarded advance, upsert; COPY …; COMMIT`. Integers, and hexadecimal digits for
-business keys, are the only literals in it.
+`BEGIN; share transactions, lock, guarded advance, upsert; COPY …; COMMIT`, with several COPYs where that costs less.
+Integers, and hexadecimal digits for business keys, are the only literals in it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ WITH forgotten AS (
     DELETE FROM kafka.deleted_topics WHERE name IN (
         SELECT name FROM kafka.deleted_topics
         WHERE deleted_at < now() - %(expiry_ms)s * interval '1 millisecond'
-        LIMIT %(step)s)
+        LIMIT %(step)s FOR UPDATE SKIP LOCKED)
     RETURNING 1
 )
 SELECT count(*) FROM forgotten

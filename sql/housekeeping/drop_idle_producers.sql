@@ -5,7 +5,7 @@ WITH forgotten AS (
         SELECT i.producer_id FROM kafka.producer_ids i
         WHERE i.transactional_id IS NULL AND i.last_active_at < now() - %(expiry_ms)s * interval '1 millisecond'
           AND NOT EXISTS (SELECT FROM kafka.producer_sequences s WHERE s.producer_id = i.producer_id)
-        LIMIT %(step)s)
+        LIMIT %(step)s FOR UPDATE SKIP LOCKED)
     RETURNING 1
 )
 SELECT count(*) FROM forgotten

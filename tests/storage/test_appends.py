@@ -16,7 +16,9 @@ import pytest
 from gateway.broker import appends as appends_module
 from gateway.broker import plans as plans_module
 from gateway.broker.appends import Append, Appended, Appends
+from gateway.broker.key_gate import Keys
 from gateway.broker.plans import Written
+from gateway.domain.idempotency import Identity
 from gateway.domain.sequences import ProducerState
 from gateway.domain.sequences import Written as WrittenBatch
 from gateway.errors import (
@@ -52,7 +54,9 @@ class Gateway:
             database, writers=1, max_bytes=1 << 20, timeout_ms=timeout_ms, on_written=self.written.append
         )
 
-    def submit(self, key: PartitionKey, values: Sequence[bytes], **identity: Any) -> asyncio.Future[Appended]:
+    def submit(
+        self, key: PartitionKey, values: Sequence[bytes], *, business_keys: Sequence[str] = (), **identity: Any
+    ) -> asyncio.Future[Appended]:
         done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
 
         def tell() -> None:
@@ -64,7 +68,8 @@ class Gateway:
                 done.exception()  # a test may look at its other batches only
 
         batch = decode_produced(make_batch(values, **identity), LIMITS)
-        append = Append(key, batch, on_done=tell, uses_log_append_time=False)
+        keys = Keys([Identity("", each) for each in business_keys], retention_ms=-1) if business_keys else None
+        append = Append(key, batch, on_done=tell, uses_log_append_time=False, keys=keys)
         self.appends.submit(append)
         return done
 
@@ -203,6 +208,33 @@ async def test_refusal_in_memory_is_not_believed_when_the_missing_batch_came_thr
     assert await other.append(key, [b"1"], producer_id=producer_id, epoch=0, sequence=1) == 1
     # To the first gateway this looks like a gap.
     assert await one.append(key, [b"2"], producer_id=producer_id, epoch=0, sequence=2) == 2
+
+
+async def test_producer_that_another_gateway_moved_by_repeated_keys_does_not_go_back(
+    start: Callable[..., Any], key: PartitionKey, producer_id: int, database_url: str
+) -> None:
+    """Such batches leave the partition's end where it is, so the end does not prove where their producer is."""
+    one, other = await start(), await start()
+
+    async def append(gateway: Gateway, sequence: int, key_of_record: str) -> int:
+        identity = {"producer_id": producer_id, "epoch": 0, "sequence": sequence}
+        async with asyncio.timeout(TIMEOUT_S):
+            return (await gateway.submit(key, [b"p"], business_keys=[key_of_record], **identity)).base_offset
+
+    for offset, known in enumerate(("a", "b")):
+        assert await other.append(key, [b"%d" % offset], business_keys=[known]) == offset
+    assert await append(other, 0, "p") == 2
+    assert await append(other, 0, "p") == 2
+    assert await other.append(key, [b"again"], business_keys=["a"]) == 0  # from here on it looks keys up
+    assert await append(one, 1, "a") == 0
+    assert await append(one, 2, "b") == 1
+
+    late = other.submit(key, [b"p"], business_keys=["a"], producer_id=producer_id, epoch=0, sequence=1)
+    new = other.submit(key, [b"new"])
+    async with asyncio.timeout(TIMEOUT_S):
+        assert ((await late).base_offset, (await new).base_offset) == (0, 3)
+    assert await append(one, 3, "q") == 4
+    assert await values_of(database_url) == [b"0", b"1", b"p", b"new", b"p"]
 
 
 async def test_many_writers_of_the_same_partitions_leave_no_gap(

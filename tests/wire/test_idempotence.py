@@ -299,6 +299,27 @@ def test_batch_whose_count_and_sequences_disagree_is_refused(
     assert len(stored_rows(through.database_url, topic)) == 2
 
 
+def test_refusal_of_a_batch_that_never_comes_to_a_writer_is_logged(
+    gateways: list[GatewayProcess], new_topic: Callable[..., str]
+) -> None:
+    gateway, topic = gateways[0], new_topic(max_message_bytes="200")
+    with HandmadeProducer(gateway.bootstrap) as connection:
+        _, producer_id, _ = connection.init_producer_id()
+        negative = make_batch([b"a"], producer_id=producer_id, epoch=0, sequence=-7)
+        assert connection.produce(topic, negative).code == INVALID_RECORD
+        nobodys = make_batch([b"a"], producer_id=producer_id, epoch=3, sequence=0, is_transactional=True)
+        assert connection.produce(topic, nobodys).code != 0
+
+    def told() -> list[str]:
+        return [line for line in gateway.log_text().splitlines() if "batch refused" in line and topic in line]
+
+    wait_for(lambda: len(told()), 2)
+    unread, unnamed = told()
+    assert f"producer {producer_id} with epoch 0 and sequence -7" in unread
+    assert f"producer_id={producer_id}" in unnamed
+    assert "producer_epoch=3" in unnamed
+
+
 def test_compressed_retry_is_recognised(through: Through, new_topic: Callable[..., str]) -> None:
     topic, producer_id = new_topic(), through.new_producer()
     plain = make_batch([b"x" * 500] * 20, producer_id=producer_id, epoch=0, sequence=0)
@@ -547,6 +568,22 @@ def test_epoch_that_the_client_raised_itself_counts(through: Through, new_topic:
     new = make_batch([b"z"], producer_id=producer_id, epoch=10, sequence=0)
     assert through.other.produce(topic, new) == Outcome(0, 2)
     assert through.other.produce(topic, old) == Outcome(OLD_EPOCH, -1)
+
+
+def test_id_of_a_transactional_producer_is_not_given_out_without_its_name(through: Through) -> None:
+    producer_id = through.new_producer()
+    with psycopg.connect(through.database_url) as connection:
+        connection.execute(
+            "UPDATE kafka.producer_ids SET transactional_id = %s WHERE producer_id = %s",
+            [f"somebody-{producer_id}", producer_id],
+        )
+    code, other_id, epoch = through.other.init_producer_id(producer_id, 0)
+    assert (code, epoch) == (0, 0)
+    assert other_id != producer_id
+    with psycopg.connect(through.database_url) as connection:
+        assert connection.execute(
+            "SELECT producer_epoch FROM kafka.producer_ids WHERE producer_id = %s", [producer_id]
+        ).fetchone() == (0,)
 
 
 # --- seen from outside ---------------------------------------------------------------------------

@@ -138,7 +138,12 @@ class OneProducer(RuleBasedStateMachine):
         self.position = 0
         self.acknowledged: dict[tuple[int, int], int] = {}  # (epoch, position) -> offset
         self.log: list[tuple[int, int]] = []  # offset -> (epoch, position)
-        self.accepted_up_to = 0  # positions below it were appended in this epoch
+        self.accepted: list[tuple[int, int]] = []  # of `sent`, in the order of the log
+
+    @property
+    def accepted_up_to(self) -> int:
+        """Positions below it were appended in this epoch."""
+        return sum(self.accepted[-1]) if self.accepted else 0
 
     def identity(self, position: int, count: int) -> BatchIdentity:
         return BatchIdentity(self.epoch, (self.start + position) % SEQUENCES, count)
@@ -165,32 +170,34 @@ class OneProducer(RuleBasedStateMachine):
         position, count = data.draw(st.sampled_from(self.sent))
         identity = self.identity(position, count)
         is_next = position == self.accepted_up_to
-        was_written = position + count <= self.accepted_up_to
+        was_written = (position, count) in self.accepted
+        is_recent = (position, count) in self.accepted[-5:]
         try:
             decision = decide_append(self.state, identity)
         except DuplicateSequence:
             assert was_written, "only what was written may be called a duplicate"
+            assert not is_recent, "the newest five are answered with their offsets"
             return
         except OutOfOrderSequence:
             assert not is_next
             assert not was_written
             return
         if isinstance(decision, Duplicate):
-            assert was_written
+            assert is_recent
             assert decision.base_offset == self.acknowledged[self.epoch, position]
             return
         assert is_next, "only the next batch may be appended"
         base_offset = len(self.log)
         self.log.extend((self.epoch, position + index) for index in range(count))
         self.acknowledged[self.epoch, position] = base_offset
-        self.accepted_up_to = position + count
+        self.accepted.append((position, count))
         self.state = state_after(self.state, identity, base_offset=base_offset, timestamp_ms=0)
 
     @rule(by=st.integers(1, 3))
     def raise_the_epoch(self, by: int) -> None:
         self.epoch += by
         self.start = 0
-        self.sent, self.position, self.accepted_up_to = [], 0, 0
+        self.sent, self.position, self.accepted = [], 0, []
 
     @rule(data=st.data(), first=st.integers(0, 30), count=st.integers(1, 9))
     @precondition(lambda self: self.state is not None and self.state.epoch > 0)

@@ -34,8 +34,12 @@ def error(state: str, said: str) -> bytes:
     return message(b"E", f"SERROR\0VERROR\0C{state}\0M{said}\0Fx.c\0L1\0Rf\0\0".encode())
 
 
-BEFORE_COPY = message(b"C", b"BEGIN\0") + message(b"C", b"CALL\0") + message(b"G", b"\1\0\16" + b"\0\1" * 14)
-DONE = BEFORE_COPY + message(b"C", b"COPY 5\0") + message(b"C", b"COMMIT\0") + READY
+COPY_IN = message(b"G", b"\1\0\16" + b"\0\1" * 14)
+COPIED = message(b"C", b"COPY 5\0")
+BEFORE_COPY = message(b"C", b"BEGIN\0") + message(b"C", b"CALL\0") + COPY_IN
+DONE = BEFORE_COPY + COPIED + message(b"C", b"COMMIT\0") + READY
+DONE_BY_THREE = BEFORE_COPY + (COPIED + COPY_IN) * 2 + COPIED + message(b"C", b"COMMIT\0") + READY
+"""Of as many COPYs."""
 
 
 @contextmanager
@@ -215,11 +219,16 @@ async def run_two(ours: socket.socket, theirs: socket.socket, *pieces: bytes) ->
     return told
 
 
-@given(cuts=st.lists(st.integers(0, 2 * len(DONE)), max_size=4))
-@settings(deadline=None, max_examples=25)
-def test_two_commits_are_answered_in_whatever_pieces(cuts: list[int]) -> None:
-    places = [0, *sorted(cuts), 2 * len(DONE)]
-    pieces = [(DONE + DONE)[start:end] for start, end in pairwise(places) if start < end]
+@given(
+    one=st.sampled_from([DONE, DONE_BY_THREE]),
+    other=st.sampled_from([DONE, DONE_BY_THREE]),
+    cuts=st.lists(st.integers(0, 2 * len(DONE_BY_THREE)), max_size=4),
+)
+@settings(deadline=None, max_examples=50)
+def test_two_commits_are_answered_in_whatever_pieces(one: bytes, other: bytes, cuts: list[int]) -> None:
+    said = one + other
+    places = [0, *sorted(cut for cut in cuts if cut < len(said)), len(said)]
+    pieces = [said[start:end] for start, end in pairwise(places) if start < end]
 
     async def play() -> None:
         with connection() as ends:
@@ -245,9 +254,22 @@ async def test_the_second_of_two_is_told_after_the_first_that_failed(
         assert await running == [("one", "TW006"), ("two", "25P02")]
 
 
+async def test_both_are_told_where_a_later_copy_of_the_first_fails(ends: tuple[socket.socket, socket.socket]) -> None:
+    failed = BEFORE_COPY + COPIED + COPY_IN + error("23505", "there already") + READY_IN_FAILED
+    refused = error("25P02", "current transaction is aborted")
+    ours, theirs = ends
+    running = asyncio.create_task(run_two(ours, theirs, failed, refused + READY_IN_FAILED))
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(TIMEOUT_S / 3):
+        await asyncio.sleep(0.2)
+        assert b"ROLLBACK" in await loop.sock_recv(theirs, 65_536)
+        await loop.sock_sendall(theirs, message(b"C", b"ROLLBACK\0") + READY)
+        assert await running == [("one", "23505"), ("two", "25P02")]
+
+
 async def test_the_first_of_two_may_fail_alone(ends: tuple[socket.socket, socket.socket]) -> None:
     """At its very end, when its transaction is over."""
-    failed = BEFORE_COPY + message(b"C", b"COPY 5\0") + error("40P01", "deadlock") + READY
+    failed = BEFORE_COPY + COPIED + error("40P01", "deadlock") + READY
     assert await run_two(*ends, failed, DONE) == [("one", "40P01"), ("two", None)]
 
 
