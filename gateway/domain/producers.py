@@ -36,7 +36,7 @@ NEW_PRODUCER = NewProducer()
 
 
 def decide_init(asked: Producer, *, newest_epoch: int | None) -> NewProducer | Bump:
-    """Judge a request that names what the producer had. `newest_epoch`: of that id, None if it is unknown."""
+    """Judge a request that names what the producer had. `newest_epoch`: of that id, None if it is unknown here."""
     if asked == NO_PRODUCER:
         return NEW_PRODUCER
     if asked.id < 0 or asked.epoch < 0:

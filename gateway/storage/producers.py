@@ -38,7 +38,8 @@ async def insert(source: Database | Transaction, client_id: str | None) -> tuple
 
 
 async def lock_epoch(transaction: Transaction, producer_id: int) -> int | None:
-    """The newest epoch of an id, held still until the transaction ends; None when the id is unknown."""
+    """The newest epoch of an id, held still until the transaction ends; None when the id is unknown, or that of a
+    transactional id."""
     rows = await transaction.rows("producers/lock_producer", producer_id=producer_id)
     return rows[0][0] if rows else None
 

@@ -1,5 +1,5 @@
 -- Forget one small step of names of topics that were deleted longer ago than any producer's state is kept.
--- Locks: the rows deleted.   Returns: how many were forgotten.
+-- Locks: the rows deleted; what others have locked is left for the next step.   Returns: how many were forgotten.
 WITH forgotten AS (
     DELETE FROM kafka.deleted_topics WHERE name IN (
         SELECT name FROM kafka.deleted_topics

@@ -1,5 +1,5 @@
 -- Forget one small step of producer ids that nobody uses: no state left, idle for longer than the expiry.
--- Locks: the rows deleted.   Returns: how many were forgotten.
+-- Locks: the rows deleted; what others have locked is left for the next step.   Returns: how many were forgotten.
 WITH forgotten AS (
     DELETE FROM kafka.producer_ids WHERE producer_id IN (
         SELECT i.producer_id FROM kafka.producer_ids i

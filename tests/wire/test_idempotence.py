@@ -302,7 +302,7 @@ def test_batch_whose_count_and_sequences_disagree_is_refused(
 def test_refusal_of_a_batch_that_never_comes_to_a_writer_is_logged(
     gateways: list[GatewayProcess], new_topic: Callable[..., str]
 ) -> None:
-    gateway, topic = gateways[0], new_topic(max_message_bytes="200")
+    gateway, topic = gateways[0], new_topic()
     with HandmadeProducer(gateway.bootstrap) as connection:
         _, producer_id, _ = connection.init_producer_id()
         negative = make_batch([b"a"], producer_id=producer_id, epoch=0, sequence=-7)
