@@ -132,6 +132,69 @@ $$;
 
 COMMENT ON PROCEDURE kafka.advance_partitions(IN follows bigint, IN number bigint, IN transactions bigint[], IN locks bigint[], IN advances bigint[], IN advances_at integer[], IN extents bigint[], IN producers kafka.remembered_producer[]) IS 'The first half of a commit of records: see that the commit which it follows is in force (else SQLSTATE TW008; 0: it follows none), share open transactions (else TW007), lock partitions, move their ends if nobody else has, and remember the newest five batches of each producer if none has a newer epoch (else TW006). For gateways.';
 
+CREATE PROCEDURE kafka.advance_topic(IN follows bigint, IN number bigint, IN in_topic integer, IN in_partitions integer[], IN begins bigint[], IN ends bigint[], IN newest timestamp with time zone[], IN by_producer bigint, IN by_epoch smallint, IN last_sequences integer[], IN run_lengths bigint[], IN windows text[])
+    LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+DECLARE
+    moved integer;
+    one_partition integer;
+BEGIN
+    -- A session's setting is undone with the transaction that made it: it tells whether the commit before is in force.
+    IF follows <> 0 AND follows::text IS DISTINCT FROM current_setting('tablewire.commit', true) THEN
+        RAISE EXCEPTION 'commit % of this session is not in force', follows USING ERRCODE = 'TW008';
+    END IF;
+    IF number <> 0 AND set_config('tablewire.commit', number::text, false) IS NULL THEN NULL; END IF;
+
+    -- In order, since the partitions come sorted. An expression of its own: PERFORM would run a query for each.
+    FOREACH one_partition IN ARRAY in_partitions LOOP
+        IF pg_advisory_xact_lock(in_topic::bigint << 32 | one_partition) IS NULL THEN NULL; END IF;
+    END LOOP;
+
+    -- Nothing here is part of a transaction: while none is open the last stable offset is the end, else it stays.
+    UPDATE kafka.partitions p
+    SET next_offset = ends[p.partition],
+        last_stable_offset = CASE WHEN p.last_stable_offset = p.next_offset THEN ends[p.partition]
+                                  ELSE p.last_stable_offset END,
+        max_timestamp = greatest(p.max_timestamp, newest[p.partition])
+    WHERE p.topic_id = in_topic AND p.partition = ANY (in_partitions) AND p.next_offset = begins[p.partition];
+    GET DIAGNOSTICS moved = ROW_COUNT;
+    IF moved <> cardinality(in_partitions) THEN
+        RAISE EXCEPTION '% of % partitions are where they were', moved, cardinality(in_partitions)
+            USING ERRCODE = 'TW006';
+    END IF;
+
+    -- All but a producer's first batch here find a row, and to update it is cheaper than to try an insert.
+    IF by_producer IS NOT NULL THEN
+        UPDATE kafka.producer_sequences s
+        SET producer_epoch = by_epoch, last_sequence = last_sequences[s.partition_id],
+            run_length = run_lengths[s.partition_id], batches = windows[s.partition_id], updated_at = now()
+        WHERE s.producer_id = by_producer AND s.topic_id = in_topic AND s.partition_id = ANY (in_partitions)
+          AND s.producer_epoch <= by_epoch;
+        GET DIAGNOSTICS moved = ROW_COUNT;
+        IF moved <> cardinality(in_partitions) THEN
+            INSERT INTO kafka.producer_sequences AS s (producer_id, topic_id, partition_id, producer_epoch,
+                last_sequence, run_length, batches)
+            SELECT by_producer, in_topic, i, by_epoch, last_sequences[i], run_lengths[i], windows[i]
+            FROM unnest(in_partitions) AS i
+            ON CONFLICT (producer_id, topic_id, partition_id) DO UPDATE SET
+                producer_epoch = excluded.producer_epoch, last_sequence = excluded.last_sequence,
+                run_length = excluded.run_length, batches = excluded.batches, updated_at = now()
+            WHERE s.producer_epoch <= excluded.producer_epoch;
+            GET DIAGNOSTICS moved = ROW_COUNT;
+            IF moved <> cardinality(in_partitions) THEN
+                RAISE EXCEPTION '% of % partitions have no newer epoch of producer %', moved,
+                    cardinality(in_partitions), by_producer USING ERRCODE = 'TW006';
+            END IF;
+        END IF;
+    END IF;
+END
+$$;
+
+COMMENT ON PROCEDURE kafka.advance_topic(IN follows bigint, IN number bigint, IN in_topic integer, IN in_partitions integer[], IN begins bigint[], IN ends bigint[], IN newest timestamp with time zone[], IN by_producer bigint, IN by_epoch smallint, IN last_sequences integer[], IN run_lengths bigint[], IN windows text[]) IS 'As kafka.advance_partitions, for batches of one topic that are in no transaction and have the same producer, null for none: the arrays behind in_partitions hold what is said of a partition where its number is. For gateways.';
+
 CREATE FUNCTION kafka.append_record(topic text, partition integer, key bytea, value bytea, header_names text[] DEFAULT NULL::text[], header_values bytea[] DEFAULT NULL::bytea[]) RETURNS bigint
     LANGUAGE sql
     SET search_path TO 'pg_catalog', 'pg_temp'

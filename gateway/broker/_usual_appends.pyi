@@ -3,7 +3,7 @@ from collections.abc import Callable
 from gateway.broker.append_queue import Append as PlainAppend
 from gateway.broker.plans import Written
 from gateway.storage.keys import PartitionKey, ProducerKey
-from gateway.storage.log import PartitionState
+from gateway.storage.log import PartitionState, UsualCommit
 from gateway.storage.producers import KnownProducer
 
 class Append(PlainAppend): ...
@@ -22,7 +22,7 @@ def plan_usual(
     states: dict[PartitionKey, PartitionState],
     producers: dict[PartitionKey, dict[ProducerKey, KnownProducer]],
     *,
-    script: tuple[bytes, ...],
+    commit: UsualCommit,
     max_producers: int,
     follows: int,
     number: int,

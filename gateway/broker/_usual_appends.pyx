@@ -6,7 +6,7 @@ What is accepted here, `plans.Plan` accepts alike; a group in which anything is 
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memmove
 
 import structlog
@@ -20,6 +20,9 @@ from gateway.protocol.copy_rows import COPY_HEADER, COPY_TRAILER, OFFSET_AT, TIM
 from gateway.storage.keys import ProducerKey
 from gateway.storage.log import PartitionState
 
+cdef enum:
+    WINDOW = 5  # as in gateway/domain/sequences.py
+
 cdef int64_t SEQUENCES = 1 << 31
 cdef int64_t MAX_SEQUENCE = SEQUENCES - 1
 cdef int64_t NEVER = -(1 << 63)
@@ -31,7 +34,30 @@ cdef Py_ssize_t NUMBERS_OF_A_PRODUCER = 6
 cdef Py_ssize_t NUMBERS_OF_A_BATCH = 3
 cdef Py_ssize_t NUMBERS_OF_A_TRANSACTION = 2
 cdef Py_ssize_t NUMBERS_OF_AN_EXTENT = 5
+cdef Py_ssize_t NUMBERS_ALONE = 2
+cdef Py_ssize_t ARRAYS = 6
+cdef Py_ssize_t LENGTH = 4  # of a message, a parameter or an element
 cdef Py_ssize_t MESSAGE_HEADER = 5  # a letter, and the length without it
+cdef Py_ssize_t ARRAY_HEADER = 20  # of a parameter that is an array in binary form, behind its length
+cdef Py_ssize_t BIGINT = 8
+cdef Py_ssize_t INTEGER = 4
+cdef Py_ssize_t SMALLINT = 2
+
+# What `kafka.advance_topic` takes beside arrays, their number, and how much room a partition needs in all of them.
+cdef Py_ssize_t ALONE_OF_A_TOPIC = 3 * (LENGTH + BIGINT) + 2 * (LENGTH + INTEGER)
+cdef Py_ssize_t ARRAYS_OF_A_TOPIC = 7
+cdef Py_ssize_t OF_A_PARTITION = 3 * (LENGTH + BIGINT) + (LENGTH + INTEGER)
+cdef Py_ssize_t OF_A_PRODUCER = LENGTH + INTEGER + 2 * LENGTH + BIGINT + NUMBERS_OF_A_BATCH * WINDOW * LONGEST_NUMBER
+
+# The arrays reach from the first partition to the last: at most so many times as many as there are.
+cdef Py_ssize_t SPARSEST = 4
+
+# PostgreSQL's numbers of the types that are in them.
+cdef int64_t BIGINT_TYPE = 20
+cdef int64_t INTEGER_TYPE = 23
+cdef int64_t TEXT_TYPE = 25
+cdef int64_t TIMESTAMPTZ_TYPE = 1184
+cdef int64_t POSTGRES_EPOCH_MS = 946_684_800_000
 
 # A COPY costs PostgreSQL something with the square of its rows, up to a thousand, for which it makes a slot each; then
 # the same slots are used again. So what is neither little nor much is divided among several.
@@ -46,9 +72,6 @@ cdef bytes ROW_END = b')",'
 
 make_tuple = tuple.__new__
 log = structlog.get_logger()
-
-cdef enum:
-    WINDOW = 5  # as in gateway/domain/sequences.py
 
 # Places in a `ProducedBatch`.
 cdef enum:
@@ -151,20 +174,70 @@ cdef inline uint8_t *put_bytes(uint8_t *to, bytes data):
     return to + PyBytes_GET_SIZE(data)
 
 
+cdef inline uint8_t *put_bytes_of(uint8_t *to, int64_t number, Py_ssize_t size_bytes) noexcept nogil:
+    """A number as so many bytes, the highest first."""
+    cdef Py_ssize_t i
+    for i in range(size_bytes):
+        to[i] = <uint8_t>(<uint64_t>number >> (8 * (size_bytes - 1 - i)))
+    return to + size_bytes
+
+
+cdef inline void put_length(uint8_t *to, int64_t size_bytes) noexcept nogil:
+    put_bytes_of(to, size_bytes, LENGTH)
+
+
 cdef inline uint8_t *put_header(uint8_t *to, uint8_t kind, int64_t size_bytes) noexcept nogil:
     """Of a message of PostgreSQL's protocol with so many bytes of content."""
-    cdef uint32_t length = <uint32_t>(size_bytes + 4)
     to[0] = kind
-    to[1] = <uint8_t>(length >> 24)
-    to[2] = <uint8_t>(length >> 16)
-    to[3] = <uint8_t>(length >> 8)
-    to[4] = <uint8_t>length
+    put_length(to + 1, size_bytes + LENGTH)
     return to + MESSAGE_HEADER
 
 
-cdef inline uint8_t *end_list(uint8_t *to, const uint8_t *start) noexcept nogil:
-    """Without the comma after the last number."""
-    return to - 1 if to > start else to
+cdef inline uint8_t *put_number_alone(uint8_t *to, int64_t number) noexcept nogil:
+    """As a parameter, which is a length and a text."""
+    cdef uint8_t *end = put_number(to + LENGTH, number) - 1
+    put_length(to, end - to - LENGTH)
+    return end
+
+
+cdef inline uint8_t *begin_array(uint8_t *to) noexcept nogil:
+    """A parameter whose elements follow, each with a comma behind it."""
+    to[LENGTH] = c"{"
+    return to + LENGTH + 1
+
+
+cdef inline uint8_t *end_array(uint8_t *to, uint8_t *begin) noexcept nogil:
+    """`begin` is what `begin_array` returned. The last comma becomes the end."""
+    if to == begin:
+        to += 1
+    (to - 1)[0] = c"}"
+    put_length(begin - 1 - LENGTH, to - begin + 1)
+    return to
+
+
+cdef inline uint8_t *put_binary(uint8_t *to, int64_t number, Py_ssize_t size_bytes) noexcept nogil:
+    """As a parameter or an element of an array in binary form."""
+    put_length(to, size_bytes)
+    return put_bytes_of(to + LENGTH, number, size_bytes)
+
+
+cdef inline uint8_t *put_null(uint8_t *to) noexcept nogil:
+    put_length(to, -1)
+    return to + LENGTH
+
+
+cdef inline uint8_t *begin_binary_array(uint8_t *to, int64_t element_type, int64_t count, int64_t first) noexcept nogil:
+    """A parameter whose elements follow, the first of them in this place."""
+    to = put_bytes_of(to + LENGTH, 1, 4)  # dimension
+    to = put_bytes_of(to, 0, 4)  # no nulls
+    to = put_bytes_of(to, element_type, 4)
+    to = put_bytes_of(to, count, 4)
+    return put_bytes_of(to, first, 4)
+
+
+cdef inline void end_binary_array(uint8_t *to, uint8_t *begin) noexcept nogil:
+    """`begin` is what `begin_binary_array` returned."""
+    put_length(begin - ARRAY_HEADER - LENGTH, to - begin + ARRAY_HEADER)
 
 
 cdef class Place:
@@ -259,6 +332,15 @@ cdef class Remembered:
         self.recent[self.recent_count] = written
         self.recent_count += 1
 
+    cdef uint8_t *put_window(self, uint8_t *to) noexcept nogil:
+        """As `gateway.storage.producers.format_batches`; one batch at least."""
+        cdef Py_ssize_t i
+        for i in range(self.recent_count):
+            to = put_number(to, self.recent[i].base_offset, c":")
+            to = put_number(to, ((self.recent[i].last - self.recent[i].first) & MAX_SEQUENCE) + 1, c":")
+            to = put_number(to, self.recent[i].timestamp_ms, c" ")
+        return to - 1  # without the last space
+
     cdef bint accept(self, int64_t epoch, int64_t base_sequence, int64_t count, int64_t base_offset, int64_t newest_ms):
         """Whether the batch is the next one; then it is remembered."""
         cdef int64_t run_length
@@ -298,7 +380,7 @@ cdef class UsualPlan:
     """A group all of whose batches are accepted, and the commit that writes them."""
 
     cdef readonly bytes message
-    """To be sent as it is: the string of statements and the COPY data."""
+    """To be sent as it is: what runs the statements, and the COPY data."""
     cdef readonly int64_t record_count
     cdef readonly int64_t size_bytes
     cdef list _appends
@@ -399,11 +481,17 @@ cdef class UsualPlan:
         self._places[key] = place
         return place
 
-    cdef int make_message(self, tuple script, int64_t follows, int64_t number) except -1:
-        """`script`: what stands before, between and after the numbers and their lists, a COPY of rows, and the end."""
+    cdef int make_message(self, tuple commit, int64_t follows, int64_t number) except -1:
+        """`commit`: a `UsualCommit`."""
         cdef set next_copies = self.next_copies()
         cdef Py_ssize_t copies = 1 + len(next_copies)
-        cdef bytes text = self.make_script(script, follows, number, copies)
+        cdef bytes begin, bind_partitions, bind_topic, bind_end, execute, copy, end
+        begin, bind_partitions, bind_topic, bind_end, execute, copy, end = commit
+        cdef bint is_of_one_topic = len(bind_topic) > 0 and self.is_of_one_topic()
+        cdef bytes bind = bind_topic if is_of_one_topic else bind_partitions
+        cdef bytes parameters = (
+            self.topic_parameters(follows, number) if is_of_one_topic else self.partitions_parameters(follows, number)
+        )
         cdef bytes header = COPY_HEADER
         cdef bytes trailer = COPY_TRAILER
         cdef bytes template
@@ -413,17 +501,17 @@ cdef class UsualPlan:
         cdef int64_t size_bytes, part_bytes
         cdef uint8_t *to
         cdef Py_ssize_t i
-        size_bytes = MESSAGE_HEADER + len(text) + 1
-        size_bytes += copies * (3 * MESSAGE_HEADER + len(header) + len(trailer))
+        size_bytes = len(begin) + MESSAGE_HEADER + len(bind) + len(parameters) + len(bind_end) + len(execute) + len(end)
+        size_bytes += copies * (len(copy) + 3 * MESSAGE_HEADER + len(header) + len(trailer))
         for i in range(len(self._appends)):
             append = self._appends[i]
             template = (<tuple>self._templates[i])[0]
             size_bytes += MESSAGE_HEADER + rows_bytes(<Scan>(<tuple>append.batch)[RECORDS], len(template))
         self.message = PyBytes_FromStringAndSize(NULL, size_bytes)
-        to = put_header(<uint8_t *>PyBytes_AS_STRING(self.message), c"Q", len(text) + 1)
-        to = put_bytes(to, text)
-        to[0] = 0
-        to = put_bytes(put_header(to + 1, c"d", len(header)), header)
+        to = put_bytes(<uint8_t *>PyBytes_AS_STRING(self.message), begin)
+        to = put_bytes(put_header(to, c"B", len(bind) + len(parameters) + len(bind_end)), bind)
+        to = put_bytes(put_bytes(put_bytes(to, parameters), bind_end), execute)
+        to = put_bytes(put_header(put_bytes(to, copy), c"d", len(header)), header)
         for i in range(len(self._appends)):
             append = self._appends[i]
             batch = <tuple>append.batch
@@ -431,7 +519,8 @@ cdef class UsualPlan:
             records = <Scan>batch[RECORDS]
             if i in next_copies:
                 to = put_bytes(put_header(to, c"d", len(trailer)), trailer)
-                to = put_bytes(put_header(put_header(to, c"c", 0), c"d", len(header)), header)
+                to = put_bytes(put_header(to, c"c", 0), copy)
+                to = put_bytes(put_header(to, c"d", len(header)), header)
             part_bytes = rows_bytes(records, len(template))
             to = put_header(to, c"d", part_bytes)
             put_rows(
@@ -447,7 +536,7 @@ cdef class UsualPlan:
             )
             to += part_bytes
         to = put_bytes(put_header(to, c"d", len(trailer)), trailer)
-        put_header(to, c"c", 0)
+        put_bytes(put_header(to, c"c", 0), end)
         return 0
 
     cdef set next_copies(self):
@@ -467,9 +556,9 @@ cdef class UsualPlan:
                 left -= count
         return begins_at
 
-    cdef bytes make_script(self, tuple script, int64_t follows, int64_t number, Py_ssize_t copies):
-        """Integers are the only literals in it; see sql/log/advance_partitions.sql."""
-        cdef Py_ssize_t room = 0
+    cdef bytes partitions_parameters(self, int64_t follows, int64_t number):
+        """As `gateway.storage.log.advance_values` has them; see sql/log/advance_partitions.sql."""
+        cdef Py_ssize_t room = NUMBERS_ALONE * (LENGTH + LONGEST_NUMBER) + ARRAYS * (LENGTH + 2)
         cdef Py_ssize_t begins_at
         cdef Py_ssize_t i
         cdef uint8_t *start
@@ -477,12 +566,6 @@ cdef class UsualPlan:
         cdef uint8_t *begin
         cdef Place place
         cdef Remembered producer
-        if len(script) != 11:
-            raise ValueError("the script is of another version")
-        for part in script:
-            room += len(part)
-        room += (copies - 1) * len(script[9])
-        room += LONGEST_NUMBER * 2
         room += LONGEST_NUMBER * (len(self._places) * (NUMBERS_OF_AN_ADVANCE + 2))
         room += len(self._producers) * (
             LONGEST_NUMBER * (NUMBERS_OF_A_PRODUCER + NUMBERS_OF_A_BATCH * WINDOW)
@@ -490,17 +573,17 @@ cdef class UsualPlan:
             + len(ROW_END)
         )
         room += LONGEST_NUMBER * (len(self._extents) * (NUMBERS_OF_A_TRANSACTION + NUMBERS_OF_AN_EXTENT))
-        text = PyBytes_FromStringAndSize(NULL, room)
-        start = <uint8_t *>PyBytes_AS_STRING(text)
-        to = put_bytes(put_number(put_bytes(start, script[0]), follows) - 1, script[1])
-        to = begin = put_bytes(put_number(to, number) - 1, script[2])
+        parameters = PyBytes_FromStringAndSize(NULL, room)
+        start = <uint8_t *>PyBytes_AS_STRING(parameters)
+        to = put_number_alone(put_number_alone(start, follows), number)
+        to = begin = begin_array(to)
         for producer_id, epoch in sorted({(each[0][2], each[1]) for each in self._extents}):
             to = put_number(to, producer_id)
             to = put_number(to, epoch)
-        to = begin = put_bytes(end_list(to, begin), script[3])
+        to = begin = begin_array(end_array(to, begin))
         for lock in sorted([<int64_t>key[0] << 32 | <int64_t>key[1] for key in self._places]):
             to = put_number(to, lock)
-        to = begin = put_bytes(end_list(to, begin), script[4])
+        to = begin = begin_array(end_array(to, begin))
         for place in self._places.values():
             to = put_number(to, place.key[0])
             to = put_number(to, place.key[1])
@@ -508,10 +591,10 @@ cdef class UsualPlan:
             to = put_number(to, place.next_offset)
             to = put_number(to, place.last_stable_offset)
             to = put_number(to, place.newest_ms)
-        to = begin = put_bytes(end_list(to, begin), script[5])
+        to = begin = begin_array(end_array(to, begin))
         for begins_at in range(len(self._places)):
             to = put_number(to, 1 + begins_at * NUMBERS_OF_AN_ADVANCE)
-        to = begin = put_bytes(end_list(to, begin), script[6])
+        to = begin = begin_array(end_array(to, begin))
         for of_transaction, extent in self._extents.items():
             producer_key = of_transaction[0]
             to = put_number(to, producer_key[2])
@@ -519,7 +602,7 @@ cdef class UsualPlan:
             to = put_number(to, producer_key[1])
             to = put_number(to, extent[0])
             to = put_number(to, extent[1])
-        to = begin = put_bytes(end_list(to, begin), script[7])
+        to = begin = begin_array(end_array(to, begin))
         for producer in self._producers:
             to = put_bytes(to, ROW_START)
             to = put_number(to, producer.producer_id)
@@ -528,16 +611,94 @@ cdef class UsualPlan:
             to = put_number(to, producer.epoch)
             to = put_number(to, producer.last_sequence)
             to = put_number(to, producer.run_length)
-            for i in range(producer.recent_count):
-                to = put_number(to, producer.recent[i].base_offset, c":")
-                to = put_number(to, ((producer.recent[i].last - producer.recent[i].first) & MAX_SEQUENCE) + 1, c":")
-                to = put_number(to, producer.recent[i].timestamp_ms, c" ")
-            to = put_bytes(to - 1, ROW_END)  # the batch that was accepted is there: it ends with a space
-        to = put_bytes(end_list(to, begin), script[8])
-        for _ in range(copies):
-            to = put_bytes(to, script[9])
-        to = put_bytes(to, script[10])
-        return text[: to - start]
+            to = put_bytes(producer.put_window(to), ROW_END)
+        to = end_array(to, begin)
+        return parameters[: to - start]
+
+    cdef bint is_of_one_topic(self):
+        """Whether it can be told to `kafka.advance_topic`: no transaction, and one producer in all partitions, or none
+        in any."""
+        cdef Remembered producer
+        cdef Remembered first
+        cdef Py_ssize_t count = len(self._places)
+        cdef list partitions = [key[1] for key in self._places]
+        if self._extents or len({key[0] for key in self._places}) != 1:
+            return False
+        if max(partitions) - min(partitions) >= SPARSEST * count:
+            return False
+        if not self._producers:
+            return True
+        if len(self._producers) != count:
+            return False
+        first = self._producers[0]
+        for producer in self._producers:
+            if producer.producer_id != first.producer_id or producer.epoch != first.epoch:
+                return False
+        return True
+
+    cdef bytes topic_parameters(self, int64_t follows, int64_t number):
+        """In binary form; see sql/log/advance_topic.sql. What is said of partitions that are not in the list, between
+        those that are, nobody looks at."""
+        cdef list partitions = sorted([key[1] for key in self._places])
+        cdef int64_t first = partitions[0]
+        cdef Py_ssize_t count = partitions[len(partitions) - 1] - first + 1
+        cdef list places = [None] * count
+        cdef list producers = [None] * count
+        cdef bint has_producer = bool(self._producers)
+        cdef Py_ssize_t room = ALONE_OF_A_TOPIC + ARRAYS_OF_A_TOPIC * (LENGTH + ARRAY_HEADER)
+        cdef Py_ssize_t i
+        cdef uint8_t *start
+        cdef uint8_t *to
+        cdef uint8_t *begin
+        cdef uint8_t *text
+        cdef Place place
+        cdef Remembered producer
+        for place in self._places.values():
+            places[<Py_ssize_t>(<int64_t>place.key[1] - first)] = place
+        for producer in self._producers:
+            producers[<Py_ssize_t>(<int64_t>producer.key[1] - first)] = producer
+        room += count * (OF_A_PARTITION + OF_A_PRODUCER)
+        parameters = PyBytes_FromStringAndSize(NULL, room)
+        start = <uint8_t *>PyBytes_AS_STRING(parameters)
+        to = put_binary(put_binary(start, follows, BIGINT), number, BIGINT)
+        to = put_binary(to, next(iter(self._places))[0], INTEGER)
+        to = begin = begin_binary_array(to, INTEGER_TYPE, len(partitions), 1)
+        for partition in partitions:
+            to = put_binary(to, partition, INTEGER)
+        end_binary_array(to, begin)
+        to = begin = begin_binary_array(to, BIGINT_TYPE, count, first)
+        for place in places:
+            to = put_binary(to, 0 if place is None else place.expected_offset, BIGINT)
+        end_binary_array(to, begin)
+        to = begin = begin_binary_array(to, BIGINT_TYPE, count, first)
+        for place in places:
+            to = put_binary(to, 0 if place is None else place.next_offset, BIGINT)
+        end_binary_array(to, begin)
+        to = begin = begin_binary_array(to, TIMESTAMPTZ_TYPE, count, first)
+        for place in places:
+            to = put_binary(to, 0 if place is None else (place.newest_ms - POSTGRES_EPOCH_MS) * 1000, BIGINT)
+        end_binary_array(to, begin)
+        if not has_producer:
+            for i in range(5):
+                to = put_null(to)
+            return parameters[: to - start]
+        producer = self._producers[0]
+        to = put_binary(put_binary(to, producer.producer_id, BIGINT), producer.epoch, SMALLINT)
+        to = begin = begin_binary_array(to, INTEGER_TYPE, count, first)
+        for producer in producers:
+            to = put_binary(to, 0 if producer is None else producer.last_sequence, INTEGER)
+        end_binary_array(to, begin)
+        to = begin = begin_binary_array(to, BIGINT_TYPE, count, first)
+        for producer in producers:
+            to = put_binary(to, 0 if producer is None else producer.run_length, BIGINT)
+        end_binary_array(to, begin)
+        to = begin = begin_binary_array(to, TEXT_TYPE, count, first)
+        for producer in producers:
+            text = to + LENGTH
+            to = text if producer is None else producer.put_window(text)
+            put_length(text - LENGTH, to - text)
+        end_binary_array(to, begin)
+        return parameters[: to - start]
 
     def conclude(self, dict states not None):
         """It was sent: what was planned is believed, until the commit proves it."""
@@ -592,7 +753,7 @@ cdef class UsualPlan:
 
 
 def plan_usual(
-    list group not None, dict states not None, dict producers not None, *, script, max_producers, follows, number
+    list group not None, dict states not None, dict producers not None, *, commit, max_producers, follows, number
 ):
     """The plan of a group in which everything is usual, else None. `number` is that of the commit in its session,
     `follows` that of the one it is sent behind, or 0."""
@@ -609,5 +770,5 @@ def plan_usual(
     for append in group:
         if not plan.add(append, states, producers, most):
             return None
-    plan.make_message(script, follows, number)
+    plan.make_message(<tuple>commit, follows, number)
     return plan

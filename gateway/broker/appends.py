@@ -32,13 +32,12 @@ from gateway.storage.database import Database
 from gateway.storage.failures import DATABASE_ERRORS, UNDONE_ERRORS, is_bad_data, is_bug, translate
 from gateway.storage.keys import PartitionKey, ProducerKey
 from gateway.storage.log import (
-    CommitBeforeFailed,
+    CommitNotTried,
     KeysTaken,
     LogConnection,
     PartitionMoved,
     PartitionState,
     TransactionNotOpen,
-    usual_script,
 )
 from gateway.storage.producers import KnownProducer
 from gateway.storage.transactions import AppendableTransaction
@@ -54,7 +53,6 @@ try:
 except ImportError:  # nothing could be compiled: every group goes the long way
     plan_usual = None  # type: ignore[assignment]
 
-USUAL_SCRIPT = usual_script()
 
 CONTENDED_SECONDS = 1.0
 """After meeting another gateway's write, take the locks before reading for this long."""
@@ -164,7 +162,7 @@ class _Writer:
                     group,
                     known.states,
                     known.producers,
-                    script=USUAL_SCRIPT,
+                    commit=connection.usual_commit,
                     max_producers=MAX_PRODUCERS_IN_MEMORY,
                     follows=self._number if self._under_way else 0,
                     number=self._number + 1,
@@ -253,7 +251,7 @@ class _Writer:
             return Left.TO_LOCK
         except TransactionNotOpen:
             return Left.TO_LOCK  # a late batch, which is refused; others go on as they did
-        except CommitBeforeFailed:
+        except CommitNotTried:
             return Left.TO_JUDGE
         except UNDONE_ERRORS as undone:
             log.info("a group of batches is written once more", error=str(undone).splitlines()[0])

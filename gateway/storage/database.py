@@ -52,6 +52,7 @@ class Database:
     """One PostgreSQL database, its pool and its limits."""
 
     def __init__(self, url: str, *, connections: int, timeout_ms: int, prepared_statements: bool) -> None:
+        self.prepares_statements = prepared_statements
         self._url = url
         self._timeout_seconds = timeout_ms / 1000
         self._keywords: dict[str, Any] = {

@@ -1,8 +1,9 @@
 """The log in PostgreSQL: appending rows under partition locks, reading ranges, moving the log's start.
 
-A writer's commit is one string of statements with the COPY data in the middle:
-`BEGIN; share transactions, lock, guarded advance, upsert; COPY …; COMMIT`, with several COPYs where that costs less.
-Integers, and hexadecimal digits for business keys, are the only literals in it.
+A writer's commit is sent at once, with the COPY data in the middle: `BEGIN; share transactions, lock, guarded advance,
+upsert; COPY …; COMMIT`, with several COPYs where that costs less. What is usual is messages that run prepared
+statements. Everything else is one string: integers, and hexadecimal digits for business keys, are the only literals in
+it.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from string import Formatter
 from typing import NamedTuple
 
+import structlog
 from psycopg import AsyncConnection
 from psycopg import errors as pg
 from psycopg.abc import PQGen
@@ -26,31 +29,39 @@ from gateway.storage.keys import PartitionKey, ProducerKey
 from gateway.storage.locks import partition_key
 from gateway.storage.producers import KnownProducer, load_sequences, remembered_rows
 from gateway.storage.results import ResultRows
-from gateway.storage.script_socket import ScriptSocket
+from gateway.storage.script_socket import EXECUTE, NO_RESULTS, SYNC, ScriptSocket, begin_of_bind, run_prepared
 from gateway.storage.statements import integers, statement
 from gateway.storage.transactions import AppendableTransaction, Extent, load_for_append
 
 __all__ = [
+    "ADVANCES_TOPICS_FROM",
     "Advance",
-    "CommitBeforeFailed",
+    "CommitNotTried",
     "KeysTaken",
     "LogConnection",
     "PartitionMoved",
     "PartitionState",
     "TransactionNotOpen",
+    "UsualCommit",
     "advance_script",
+    "advance_values",
     "load_partitions",
     "read_messages",
-    "usual_script",
+    "usual_commit",
 ]
 
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 """Whatever the database's default: what is read after a lock was waited for must be what its holder left."""
 
+log = structlog.get_logger()
+
+ADVANCE_PARTITIONS, ADVANCE_TOPIC, COPY_MESSAGES = "log/advance_partitions", "log/advance_topic", "log/copy_messages"
+"""Statements, whose names are those of the prepared ones too."""
+
 NUMBERS_OF_AN_ADVANCE = 6
 
 MOVED, NOT_OPEN = "TW006", "TW007"
-"""SQLSTATEs of kafka.advance_partitions: something is not as it was when it was read."""
+"""SQLSTATEs of kafka.advance_partitions and advance_topic: something is not as it was when it was read."""
 
 NOT_FOLLOWING = ("TW008", pg.InFailedSqlTransaction.sqlstate)
 """The commit that was sent before is not in force, or has failed and left its transaction to be ended."""
@@ -76,6 +87,48 @@ class Advance(NamedTuple):
     max_timestamp_ms: int
 
 
+class UsualCommit(NamedTuple):
+    """The messages of a commit of prepared statements, but for the parameters and the COPY data."""
+
+    begin: bytes
+    bind_partitions: bytes
+    """To advance them: what stands before the parameters, which are text."""
+    bind_topic: bytes
+    """The same for partitions of one topic, in binary form; empty where that is not to be used."""
+    bind_end: bytes
+    """Behind the parameters; `execute` follows."""
+    execute: bytes
+    copy: bytes
+    """Before the data of each COPY."""
+    commit: bytes
+
+
+def _parameters(name: str) -> list[str]:
+    """What a statement has places for, in order."""
+    return [place for _, place, _, _ in Formatter().parse(statement(name)) if place is not None]
+
+
+def _bind(name: str, *, is_binary: bool) -> bytes:
+    return begin_of_bind(name.encode(), len(_parameters(name)), is_binary=is_binary)
+
+
+ADVANCES_TOPICS_FROM = 17_00_00
+"""Earlier versions may plan to read all of a topic's partitions, or of a producer's, to pick those of a list."""
+
+
+def usual_commit(server_version: int) -> UsualCommit:
+    """`server_version` as libpq tells it."""
+    return UsualCommit(
+        begin=run_prepared(b"begin"),
+        bind_partitions=_bind(ADVANCE_PARTITIONS, is_binary=False),
+        bind_topic=_bind(ADVANCE_TOPIC, is_binary=True) if server_version >= ADVANCES_TOPICS_FROM else b"",
+        bind_end=NO_RESULTS,
+        execute=EXECUTE,
+        copy=run_prepared(COPY_MESSAGES.encode()),
+        commit=run_prepared(b"commit") + SYNC,
+    )
+
+
 class PartitionMoved(Exception):
     """Another gateway wrote one of the partitions (or it was deleted) since its state was read."""
 
@@ -84,8 +137,9 @@ class TransactionNotOpen(Exception):
     """A transaction that the commit appends to has ended, or one of the partitions is not in it."""
 
 
-class CommitBeforeFailed(Exception):
-    """Nothing is wrong with the commit but that it was sent behind one that failed."""
+class CommitNotTried(Exception):
+    """Nothing is wrong with the commit: it was sent behind one that failed, or to a session that has lost its prepared
+    statements."""
 
 
 class KeysTaken(Exception):
@@ -98,12 +152,32 @@ class LogConnection:
     def __init__(self, connection: AsyncConnection[Row], script: ScriptSocket | None, *, timeout_ms: int) -> None:
         self._connection = connection
         self._script = script
+        self._is_prepared = False
         self._timeout_seconds = timeout_ms / 1000
+        self.usual_commit = usual_commit(connection.info.server_version)
 
     @classmethod
     async def open(cls, database: Database, *, timeout_ms: int) -> LogConnection:
         connection = await database.connect()
-        return cls(connection, await ScriptSocket.of(connection), timeout_ms=timeout_ms)
+        opened = cls(connection, await ScriptSocket.of(connection), timeout_ms=timeout_ms)
+        if opened._script is not None and database.prepares_statements:
+            try:
+                await opened._prepare()
+            except BaseException:
+                await opened.close()
+                raise
+        return opened
+
+    async def _prepare(self) -> None:
+        """The statements of usual commits: the server reads and looks up each of them once."""
+        try:
+            async with self._waiting() as connection:
+                await connection.wait(_prepare_usual(connection))
+        except pg.ProgrammingError as error:
+            # As of a session that was somebody else's before, and has statements of these names.
+            log.warning("statements cannot be prepared: commits cost more", error=str(error).splitlines()[0])
+        else:
+            self._is_prepared = True
 
     async def close(self) -> None:
         if self._script is not None:
@@ -132,7 +206,7 @@ class LogConnection:
         script += advance_script(advances, extents, producers, locked=locked) + "; "
         if key_script:
             script += key_script + "; "
-        script += statement("log/copy_messages") + "; COMMIT"
+        script += statement(COPY_MESSAGES) + "; COMMIT"
         try:
             if self._script is None or locked:
                 async with self._waiting() as connection:
@@ -149,18 +223,26 @@ class LogConnection:
 
     @property
     def takes_messages(self) -> bool:
-        """Whether `begin` can be used: the server is reached without a pooler and without encryption."""
-        return self._script is not None and self.is_usable
+        """Whether `begin` can be used: the server is reached without a pooler and without encryption, and has the
+        statements prepared."""
+        return self._is_prepared and self.is_usable
 
     def begin(self, message: bytes, on_done: Callable[[Exception | None], None]) -> None:
-        """Run a commit whose string and COPY data are one message, behind those that were begun before; `on_done` is
-        called after COMMIT, or with the error that `undo` is to be told of, when none is under way any more."""
+        """Run the messages of `usual_commit`, with parameters and COPY data, behind those that were begun before;
+        `on_done` is called after COMMIT, or with the error that `undo` is to be told of, when none is under way any
+        more."""
         assert self._script is not None
         self._script.begin(message, timeout_seconds=self._timeout_seconds, on_done=on_done)
 
     async def undo(self, error: Exception) -> None:
-        """Leave what `begin` began; raises as `append` does, or CommitBeforeFailed."""
+        """Leave what `begin` began; raises as `append` does, or CommitNotTried."""
         await self.roll_back()
+        if isinstance(error, pg.InvalidSqlStatementName):
+            # As after DEALLOCATE ALL. Another session prepares its own; this one may be that already.
+            if self._script is not None and self._script.lacks_statements:
+                log.warning("a session has lost its prepared statements: another one is opened")
+                await self.close()
+            raise CommitNotTried(str(error))
         _raise_refused(error)
         raise error
 
@@ -265,6 +347,35 @@ async def read_messages(
     return rows if rows.count else None
 
 
+def advance_values(
+    advances: Sequence[Advance],
+    extents: Sequence[Extent],
+    producers: Sequence[tuple[ProducerKey, ProducerState]] = (),
+    *,
+    locked: bool,
+) -> dict[str, str]:
+    """What moves partitions, extends open transactions and remembers producers: parameters, as text."""
+    transactions: Iterable[tuple[int, int]] = ()
+    locks: Iterable[int] = ()
+    if not locked:
+        transactions = sorted({(extent.key.producer_id, extent.producer_epoch) for extent in extents})
+        locks = _locks(advance.key for advance in advances)
+    moves = [number for key, *numbers in advances for number in (*key, *numbers)]
+    lists = {
+        "transactions": integers(number for transaction in transactions for number in transaction),
+        "locks": integers(locks),
+        "advances": integers(moves),
+        "advances_at": integers(range(1, len(moves), NUMBERS_OF_AN_ADVANCE)),
+        "extents": integers(
+            number
+            for key, _, first, last in extents
+            for number in (key.producer_id, key.topic_id, key.partition, first, last)
+        ),
+        "producers": remembered_rows(producers),
+    }
+    return {"follows": "0", "number": "0"} | {name: f"{{{values}}}" for name, values in lists.items()}
+
+
 def advance_script(
     advances: Sequence[Advance],
     extents: Sequence[Extent],
@@ -272,49 +383,19 @@ def advance_script(
     *,
     locked: bool,
 ) -> str:
-    """The statement that moves partitions, extends open transactions and remembers producers, as part of a commit's
-    script."""
-    transactions: Iterable[tuple[int, int]] = ()
-    locks: Iterable[int] = ()
-    if not locked:
-        transactions = sorted({(extent.key.producer_id, extent.producer_epoch) for extent in extents})
-        locks = _locks(advance.key for advance in advances)
-    moves = [number for key, *numbers in advances for number in (*key, *numbers)]
-    return statement("log/advance_partitions").format(
-        follows=0,
-        number=0,
-        transactions=integers(number for transaction in transactions for number in transaction),
-        locks=integers(locks),
-        advances=integers(moves),
-        advances_at=integers(range(1, len(moves), NUMBERS_OF_AN_ADVANCE)),
-        extents=integers(
-            number
-            for key, _, first, last in extents
-            for number in (key.producer_id, key.topic_id, key.partition, first, last)
-        ),
-        producers=remembered_rows(producers),
-    )
-
-
-def usual_script() -> tuple[bytes, ...]:
-    """A commit's string without business keys: what stands before, between and after what differs, which is the number
-    of the commit that it follows and its own, and the lists of transactions, locks, advances and where they begin,
-    extents, and rows of producers; then the COPY, which may stand there several times, and the end."""
-    place = "\0"
-    lists = ("follows", "number", "transactions", "locks", "advances", "advances_at", "extents", "producers")
-    script = statement("log/advance_partitions").format(**dict.fromkeys(lists, place))
-    copy = statement("log/copy_messages")
-    return tuple(part.encode() for part in f"{BEGIN}; {script}; {place}{copy}; {place}COMMIT".split(place))
+    """The statement that does so, as part of a commit's string."""
+    values = advance_values(advances, extents, producers, locked=locked)
+    return statement(ADVANCE_PARTITIONS).format(**{name: f"'{value}'" for name, value in values.items()})
 
 
 def _raise_refused(error: BaseException) -> None:
-    """What kafka.advance_partitions refuses, as an exception of its own."""
+    """What kafka.advance_partitions or advance_topic refuses, as an exception of its own."""
     if isinstance(error, pg.Error) and error.sqlstate == MOVED:
         raise PartitionMoved(str(error)) from None
     if isinstance(error, pg.Error) and error.sqlstate == NOT_OPEN:
         raise TransactionNotOpen(str(error)) from None
     if isinstance(error, pg.Error) and error.sqlstate in NOT_FOLLOWING:
-        raise CommitBeforeFailed(str(error)) from None
+        raise CommitNotTried(str(error)) from None
 
 
 def _lock_script(keys: Iterable[PartitionKey]) -> str:
@@ -325,10 +406,25 @@ def _locks(keys: Iterable[PartitionKey]) -> list[int]:
     return sorted(partition_key(*key) for key in keys)
 
 
+def _prepare_usual(connection: AsyncConnection[Row]) -> PQGen[None]:
+    """What `usual_commit` runs."""
+    statements = {"begin": BEGIN, COPY_MESSAGES: statement(COPY_MESSAGES), "commit": "COMMIT"}
+    for name in (ADVANCE_PARTITIONS, ADVANCE_TOPIC):
+        places = {place: f"${number}" for number, place in enumerate(_parameters(name), start=1)}
+        statements[name] = statement(name).format(**places)
+    for name, text in statements.items():
+        connection.pgconn.send_prepare(name.encode(), text.encode())
+        yield from _finish(connection, ())
+
+
 def _run_copy(connection: AsyncConnection[Row], script: bytes, rows: Iterable[bytes | bytearray]) -> PQGen[None]:
     """Send a string of statements; feed `rows` to the COPY in it; raise the first error of any of them."""
+    connection.pgconn.send_query(script)
+    yield from _finish(connection, rows)
+
+
+def _finish(connection: AsyncConnection[Row], rows: Iterable[bytes | bytearray]) -> PQGen[None]:
     pgconn = connection.pgconn
-    pgconn.send_query(script)
     yield from send(pgconn)
     error: BaseException | None = None
     while (result := (yield from fetch(pgconn))) is not None:

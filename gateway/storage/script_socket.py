@@ -1,8 +1,9 @@
-"""A string of statements and the COPY data in it, sent at once on a connection's own socket.
+"""Statements and the COPY data of one of them, sent at once on a connection's own socket: a string of statements, or
+messages that run prepared ones.
 
 libpq hands over COPY data only after the server has asked for it, so a commit waits twice. The protocol does not
 ask for that: the server takes the data out of its input when it comes to the COPY, and throws away what is left over
-when a statement before it failed. Between two strings the connection is psycopg's as ever.
+when a statement before it failed. Between two commits the connection is psycopg's as ever.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from psycopg.pq import DiagnosticField, TransactionStatus
 
 from gateway.storage.database import Row
 
-__all__ = ["ScriptSocket"]
+__all__ = ["EXECUTE", "NO_RESULTS", "SYNC", "ScriptSocket", "begin_of_bind", "run_prepared"]
 
 READ_BYTES = 16_384
 HEADER = struct.Struct("!cI")
@@ -34,20 +35,34 @@ MAX_PIECES = 512
 TIMER_SECONDS = 0.001
 """The loop's timers count milliseconds."""
 
-READY = b"C\0\0\0\nBEGIN\0" + b"C\0\0\0\tCALL\0" + struct.pack("!cIbh14h", b"G", 35, 1, 14, *([1] * 14))
-"""What the server sends until it is ready for COPY data, of 14 columns in binary form."""
+EXECUTE = HEADER.pack(b"E", 9) + bytes(5)
+"""Of what was bound last, to its end."""
+SYNC = HEADER.pack(b"S", 4)
+"""Where the server goes on after an error."""
+NO_RESULTS = bytes(2)
+"""What ends a Bind of parameters: formats of what it returns."""
+
+BOUND = b"2\0\0\0\4"
+READY = (
+    (BOUND + b"C\0\0\0\nBEGIN\0")
+    + (BOUND + b"C\0\0\0\tCALL\0")
+    + (BOUND + struct.pack("!cIbh14h", b"G", 35, 1, 14, *([1] * 14)))
+)
+"""What the server says of prepared statements until it is ready for COPY data, of 14 columns in binary form. What it
+says of a string is read message by message."""
 COMMITTED = b"C\0\0\0\x0bCOMMIT\0" + b"Z\0\0\0\x05I"
 """What it sends at the very end: of a transaction that failed it would say that it was rolled back."""
 
 SHORTEST_REPLY_BYTES = len(READY) + 1
-"""Nobody needs to hear that the server is ready. An error takes more: severity and SQLSTATE alone are 26, and there are
-a text and the place in the server's source."""
+"""Nobody needs to hear that the server is ready. An error takes more, with the BEGIN before it and the end behind it:
+severity and SQLSTATE alone are 26, and there are a text and the place in the server's source. Where there is no BEGIN
+before it, the text says that the transaction is aborted, or that a statement does not exist, and is long."""
 
 OnDone = Callable[[Exception | None], None]
 
 
 class _Sent:
-    """A string under way."""
+    """A commit under way."""
 
     __slots__ = ("deadline", "error", "has_ended", "on_done")
 
@@ -59,7 +74,7 @@ class _Sent:
 
 
 class ScriptSocket:
-    """Strings one behind the other: the server begins the next before anybody has heard of the last. Where one fails
+    """Commits one behind the other: the server begins the next before anybody has heard of the last. Where one fails
     inside its transaction, all behind it are refused by the server. Not for use while psycopg waits for the same
     connection."""
 
@@ -72,16 +87,18 @@ class ScriptSocket:
         self._unsent: deque[memoryview] = deque()
         self._unread = b""
         self._is_fresh = True
-        """Nothing was read yet of the answer to the string that is next to end."""
+        """Nothing was read yet of the answer to the commit that is next to end."""
         self._status = TransactionStatus.IDLE
-        """After the last string whose end was read."""
+        """After the last commit whose end was read."""
         self._under_way: deque[_Sent] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self.is_lost = False
+        self.lacks_statements = False
+        """The server did not know a prepared statement."""
 
     @property
     def is_between(self) -> bool:
-        """False from the moment that a string is sent until its end was read, and for good where that never comes:
+        """False from the moment that a commit is sent until its end was read, and for good where that never comes:
         whoever leaves it so must close."""
         return not self._under_way and not self.is_lost
 
@@ -96,7 +113,7 @@ class ScriptSocket:
         return cls(connection) if row == (pgconn.backend_pid,) else None
 
     def close(self) -> None:
-        """Whoever waits for a string is not told any more."""
+        """Whoever waits for a commit is not told any more."""
         self.is_lost = True
         self._under_way.clear()
         if self._timer is not None:
@@ -124,8 +141,8 @@ class ScriptSocket:
             raise error
 
     def begin(self, message: bytes, *, timeout_seconds: float, on_done: OnDone) -> None:
-        """The same where the string and its data are one message already; nobody waits, but `on_done` is told, in the
-        order of the calls."""
+        """The same of prepared statements, in messages that are there already, up to a Sync; nobody waits, but
+        `on_done` is told, in the order of the calls."""
         self._begin([message], timeout_seconds, on_done)
 
     def _begin(self, pieces: list[bytes | bytearray], timeout_seconds: float, on_done: OnDone) -> None:
@@ -138,7 +155,7 @@ class ScriptSocket:
         self._under_way.append(_Sent(on_done, deadline))
 
     def _await_bytes(self, size_bytes: int) -> None:
-        """Stay registered from one string to the next: to come and go would cost two system calls each time. And nobody
+        """Stay registered from one commit to the next: to come and go would cost two system calls each time. And nobody
         needs to wake up to hear that the server is ready for what was sent already."""
         if not self._awaited_bytes:
             self._loop.add_reader(self._socket, self._receive)
@@ -212,7 +229,7 @@ class ScriptSocket:
             self._is_fresh
             and received.endswith(COMMITTED)
             and received.startswith(READY)
-            and len(received) < 2 * len(READY)  # of one string
+            and len(received) < 2 * len(READY)  # of one commit
             and self._awaited()
         ):
             self._end(TransactionStatus.IDLE)
@@ -233,6 +250,7 @@ class ScriptSocket:
                 self._is_fresh = False
                 if kind == b"E" and sent.error is None:
                     sent.error = _error(content)
+                    self.lacks_statements = isinstance(sent.error, pg.InvalidSqlStatementName) or self.lacks_statements
                 elif kind == b"Z":
                     self._end(STATUSES[content])
             position += length + 1
@@ -240,7 +258,7 @@ class ScriptSocket:
         self._is_fresh = self._is_fresh and not self._unread
 
     def _awaited(self) -> _Sent | None:
-        """The first string whose end was not read."""
+        """The first commit whose end was not read."""
         return next((sent for sent in self._under_way if not sent.has_ended), None)
 
     # --- the end -----------------------------------------------------------------------------
@@ -253,14 +271,14 @@ class ScriptSocket:
         self._is_fresh = True
 
     def _conclude(self) -> None:
-        """Tell those whose strings have ended, in order. Nobody is told of a failure before all that was sent has been
+        """Tell those whose commits have ended, in order. Nobody is told of a failure before all that was sent has been
         answered: the server throws away what it has not read then, but it must be sent."""
         while self._under_way and self._under_way[0].has_ended and self._under_way[0].error is None:
             self._under_way.popleft().on_done(None)
         if not self._under_way or self._unsent or not self._under_way[-1].has_ended:
             return
         if self._status != TransactionStatus.IDLE:
-            # Its answer is that of one more string, which nobody waits for.
+            # Its answer is that of one more commit, which nobody waits for.
             self._await_bytes(1)
             self._under_way.append(_Sent(_tell_nobody, self._under_way[-1].deadline))
             self._is_fresh = False
@@ -271,7 +289,7 @@ class ScriptSocket:
             sent.on_done(sent.error)
 
     def _look_at_time(self) -> None:
-        """One timer for many strings, which all but never take so long."""
+        """One timer for many commits, which all but never take so long."""
         self._timer = None
         if not self._under_way:
             return
@@ -304,6 +322,17 @@ def _tell_nobody(error: Exception | None) -> None:
 def _tell(done: asyncio.Future[Exception | None], error: Exception | None) -> None:
     if not done.done():  # whoever waited may have been cancelled
         done.set_result(error)
+
+
+def begin_of_bind(name: bytes, parameter_count: int, *, is_binary: bool) -> bytes:
+    """What comes before the parameters of a prepared statement, to each of which its length and itself."""
+    return b"\0" + name + b"\0" + struct.pack("!hhh", 1, is_binary, parameter_count)
+
+
+def run_prepared(name: bytes) -> bytes:
+    """The messages that run a prepared statement which takes nothing."""
+    content = begin_of_bind(name, 0, is_binary=False) + NO_RESULTS
+    return HEADER.pack(b"B", 4 + len(content)) + content + EXECUTE
 
 
 def _query(script: bytes) -> bytes:

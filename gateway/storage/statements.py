@@ -25,7 +25,7 @@ def statement_names() -> list[str]:
 
 
 def integers(numbers: Iterable[int]) -> str:
-    """For a list in a commit's script: integers are the only literals in one."""
+    """For a list in a commit's string, where integers are the only literals, or in a parameter."""
     numbers = tuple(numbers)
     return _places(len(numbers)) % numbers  # twice as fast as joining their texts
 

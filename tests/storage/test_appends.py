@@ -86,15 +86,15 @@ async def as_behind_a_pooler(_: Any) -> None:
 async def start(
     database_url: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Callable[..., Any]]:
-    """Gateways whose commits are made by compiled code, or by Python, and sent at once, and such as a pooler needs."""
+    """Gateways whose commits are made by compiled code, of prepared statements, or by Python, of strings that are sent
+    at once, and such as a pooler needs."""
     if request.param == "pooled":
         monkeypatch.setattr(ScriptSocket, "of", as_behind_a_pooler)
-    if request.param != "compiled":
-        monkeypatch.setattr(appends_module, "plan_usual", None)
     async with AsyncExitStack() as stack:
 
         async def start(*, url: str = database_url, timeout_ms: int = 10_000) -> Gateway:
-            database = Database(url, connections=2, timeout_ms=timeout_ms, prepared_statements=True)
+            is_prepared = request.param == "compiled"
+            database = Database(url, connections=2, timeout_ms=timeout_ms, prepared_statements=is_prepared)
             gateway = Gateway(database, timeout_ms=timeout_ms)
             stack.push_async_callback(gateway.appends.stop)
             return gateway
@@ -454,7 +454,7 @@ async def test_who_waits_for_commits_under_way_is_answered_when_the_gateway_stop
 def test_a_commit_follows_only_one_that_is_in_force(key: PartitionKey, database_url: str) -> None:
     def script(*, follows: int, number: int) -> bytes:
         nothing = advance_script([], [], [], locked=False)
-        return nothing.replace("(0, 0,", f"({follows}, {number},", 1).encode()
+        return nothing.replace("('0', '0',", f"('{follows}', '{number}',", 1).encode()
 
     with psycopg.connect(database_url, autocommit=True) as session:
         with pytest.raises(psycopg.Error) as refused:
@@ -498,6 +498,32 @@ async def test_known_and_new_producers_of_one_commit_are_all_remembered(
         for one, (last, length, batches) in found.items()
     }
     assert without_times == expected
+
+
+async def test_a_commit_into_some_of_a_topics_partitions_moves_these_and_remembers_its_producer_there(
+    database_url: str, start: Callable[..., Any], key: PartitionKey, producer_id: int
+) -> None:
+    gateway = await start()
+    keys = [PartitionKey(key.topic_id, partition) for partition in (1, 3)]
+    for sequence in range(3):  # the first is not the usual kind
+        identity = {"producer_id": producer_id, "epoch": 0, "sequence": sequence}
+        done = [gateway.submit(one, [b"%d" % sequence], **identity) for one in keys]
+        assert [(await one).base_offset for one in done] == [sequence, sequence]
+    async with await psycopg.AsyncConnection.connect(database_url) as connection:
+        cursor = await connection.execute(
+            "SELECT p.partition, next_offset, last_stable_offset, max_timestamp, producer_epoch, last_sequence,"
+            " run_length, array_length(string_to_array(batches, ' '), 1)"
+            " FROM kafka.partitions p LEFT JOIN kafka.producer_sequences s ON (s.topic_id, partition_id) ="
+            " (p.topic_id, p.partition) ORDER BY 1"
+        )
+        found = {row[0]: row[1:] for row in await cursor.fetchall()}
+        newest = dict(
+            await (
+                await connection.execute('SELECT partition, max("timestamp") FROM kafka.messages GROUP BY 1')
+            ).fetchall()
+        )
+    untouched = (0, 0, None, None, None, None, None)
+    assert found == {0: untouched, 2: untouched} | {one: (3, 3, newest[one], 0, 2, 3, 3) for one in (1, 3)}
 
 
 def test_a_producer_is_found_by_itself_however_many_others_came_since_the_session_began(
@@ -935,6 +961,44 @@ async def test_writer_that_waited_too_long_leaves_nothing_behind(
     await asyncio.to_thread(require_nothing_held, database_url)
     assert await retry(b"1", 1) == 1
     assert await retry(b"1", 1) == 1
+    assert await values_of(database_url) == [b"0", b"1"]
+
+
+async def test_commits_of_a_session_that_lost_its_prepared_statements_are_written_by_another(
+    behind: Behind, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (writer,) = behind._gateway.appends._writers
+    opened = []
+    open_connection = LogConnection.open
+
+    async def open_one_more(*args: Any, **kwargs: Any) -> LogConnection:
+        opened.append(await open_connection(*args, **kwargs))
+        return opened[-1]
+
+    monkeypatch.setattr(LogConnection, "open", open_one_more)
+    await writer._connection._connection.execute("DEALLOCATE ALL")
+    behind.submit()
+    for _ in range(3):  # it is sent, and the next one behind it
+        await asyncio.sleep(0)
+        behind.submit()
+    await behind.expect_all(database_url)
+    assert len(opened) == 1
+
+
+@compiled_only
+async def test_where_statements_cannot_be_prepared_commits_are_strings(
+    database_url: str, start: Callable[..., Any], key: PartitionKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = Database.connect
+
+    async def connect_as_others_left_it(self: Database) -> Any:
+        connection = await connect(self)
+        await connection.execute("PREPARE begin AS SELECT 1")
+        return connection
+
+    monkeypatch.setattr(Database, "connect", connect_as_others_left_it)
+    gateway = await start()
+    assert [await gateway.append(key, [value]) for value in (b"0", b"1")] == [0, 1]
     assert await values_of(database_url) == [b"0", b"1"]
 
 

@@ -21,7 +21,17 @@ from gateway.storage.producers import remembered_rows
 from gateway.storage.statements import statement, statement_names
 
 NAMES = statement_names()
-PRODUCERS = remembered_rows([(ProducerKey(1, 1, 1), ProducerState(1, 1, 1, (Written(1, 1, 1, 1),)))])
+PRODUCER = remembered_rows([(ProducerKey(1, 1, 1), ProducerState(1, 1, 1, (Written(1, 1, 1, 1),)))])
+ARRAYS = ("transactions", "locks", "advances", "advances_at", "extents", "in_partitions", "begins", "ends")
+ARRAYS_OF_A_PRODUCER = ("last_sequences", "run_lengths", "windows")
+PLACES = {
+    **dict.fromkeys((*ARRAYS, *ARRAYS_OF_A_PRODUCER), "'{1}'"),
+    "newest": "'{epoch}'",
+    "epoch": "'1'",
+    "producers": f"'{{{PRODUCER}}}'",
+    "predicate": "true",
+}
+"""What stands where a single integer would not do."""
 PARAMETER = re.compile(r"%\((\w+)\)s")
 
 
@@ -34,14 +44,14 @@ def connection(server_url: str, template_database: str) -> Iterator[psycopg.Conn
 
 
 class Integers(string.Formatter):
-    """Puts integers where a statement has {…}, as the gateway does: they are the only literals in it, but for the
-    predicate of a pipeline's read."""
+    """Puts integers, and arrays of them, where a statement has {…}, as the gateway does: they are the only literals in
+    it, but for the predicate of a pipeline's read."""
 
     def __init__(self, rows: str) -> None:
         self._rows = rows
 
     def get_value(self, key: int | str, args: Any, kwargs: Any) -> str:
-        return {"rows": self._rows, "predicate": "true", "producers": PRODUCERS}.get(str(key), "1")
+        return self._rows if key == "rows" else PLACES.get(str(key), "1")
 
 
 def with_integers(text: str) -> str:

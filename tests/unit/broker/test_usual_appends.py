@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
+from psycopg.postgres import types as postgres_types
 
 from gateway.broker.append_queue import Append, Appended
 from gateway.broker.plans import Plan, Written
@@ -20,9 +21,8 @@ from gateway.protocol import plain_transcoder, transcoder
 from gateway.protocol.batches import BatchLimits, decode_produced
 from gateway.protocol.copy_rows import COPY_HEADER, COPY_TRAILER
 from gateway.storage.keys import PartitionKey, ProducerKey
-from gateway.storage.log import BEGIN, PartitionState, advance_script, usual_script
-from gateway.storage.producers import KnownProducer
-from gateway.storage.statements import statement
+from gateway.storage.log import Advance, PartitionState, advance_values, usual_commit
+from gateway.storage.producers import KnownProducer, format_batches
 from tests.support.handmade import make_batch
 
 compiled = pytest.importorskip(
@@ -30,11 +30,15 @@ compiled = pytest.importorskip(
 )
 
 LIMITS = BatchLimits(max_batch_bytes=1 << 20, max_decompressed_bytes=1 << 20)
-KEYS = [PartitionKey(7, 0), PartitionKey(7, 3), PartitionKey(2**31 - 1, 2**31 - 1)]
+KEYS = [*(PartitionKey(7, partition) for partition in (0, 3, 4, 200)), PartitionKey(2**31 - 1, 2**31 - 2)]
+"""PostgreSQL has no array that reaches to 2**31 - 1."""
 PRODUCERS = [1000, 2**62, 2**62 + 1]
 TRANSACTIONAL = {2**62, 2**62 + 1}
 UNKNOWN = PartitionKey(9, 9)
 GZIP = 1
+NEWEST = 180_000
+SERVER_VERSIONS = (150_018, 169_999, 170_000, NEWEST)
+SIZES = {"integer": "!i", "bigint": "!q", "timestamptz": "!q"}
 
 States = dict[PartitionKey, PartitionState]
 Producers = dict[PartitionKey, dict[ProducerKey, KnownProducer]]
@@ -98,23 +102,95 @@ def plan_by_python(group: list[Append], states: States, producers: Producers) ->
     return plan
 
 
-def plan_compiled(group: list[Append], states: States, producers: Producers, *, most: int = 10) -> Any:
-    return compiled.plan_usual(group, states, producers, script=usual_script(), max_producers=most, follows=0, number=0)
+def plan_compiled(
+    group: list[Append], states: States, producers: Producers, *, most: int = 10, server_version: int = NEWEST
+) -> Any:
+    commit = usual_commit(server_version)
+    return compiled.plan_usual(group, states, producers, commit=commit, max_producers=most, follows=0, number=0)
 
 
-def message_of(plan: Plan, *copies: int) -> bytes:
+def message_of(plan: Plan, *copies: int, server_version: int = NEWEST) -> bytes:
     """What `script_socket` sends for it; its batches in one COPY, or so many in each."""
-    extents = list(plan.extents.values())
-    script = advance_script(plan.advances(), extents, list(plan.producers_after.items()), locked=False)
+    is_by_topic = server_version >= 170_000 and is_of_one_topic(plan)
     rows = iter(plan.rows)
     pieces = [[*islice(rows, count)] for count in copies or (len(plan.rows),)]
-    text = "; ".join((BEGIN, script, *[statement("log/copy_messages")] * len(pieces), "COMMIT")).encode() + b"\0"
-    message = b"Q" + struct.pack("!I", 4 + len(text)) + text
+    message = run(b"begin") + (advance_topic(plan) if is_by_topic else advance_partitions(plan))
     for piece in pieces:
-        for chunk in (COPY_HEADER, *piece, COPY_TRAILER):
-            message += b"d" + struct.pack("!I", 4 + len(chunk)) + chunk
-        message += b"c" + struct.pack("!I", 4)
-    return message
+        message += run(b"log/copy_messages")
+        message += b"".join(message_with(b"d", chunk) for chunk in (COPY_HEADER, *piece, COPY_TRAILER))
+        message += message_with(b"c", b"")
+    return message + run(b"commit") + message_with(b"S", b"")
+
+
+def is_of_one_topic(plan: Plan) -> bool:
+    partitions = [advance.key.partition for advance in plan.advances()]
+    writers = {(key.producer_id, state.epoch) for key, state in plan.producers_after.items()}
+    return (
+        not plan.extents
+        and len({advance.key.topic_id for advance in plan.advances()}) == 1
+        and max(partitions) - min(partitions) < 4 * len(partitions)
+        and (not writers or (len(writers) == 1 and len(plan.producers_after) == len(partitions)))
+    )
+
+
+def advance_partitions(plan: Plan) -> bytes:
+    extents = list(plan.extents.values())
+    values = advance_values(plan.advances(), extents, list(plan.producers_after.items()), locked=False)
+    return run(b"log/advance_partitions", *(value.encode() for value in values.values()))
+
+
+def advance_topic(plan: Plan) -> bytes:
+    advances = {advance.key.partition: advance for advance in plan.advances()}
+    states = {key.partition: state for key, state in plan.producers_after.items()}
+    reach = range(min(advances), max(advances) + 1)
+
+    def by_partition(kind: str, values: dict[int, int]) -> bytes:
+        return array(kind, [struct.pack(SIZES[kind], values.get(partition, 0)) for partition in reach], reach.start)
+
+    parameters = [
+        struct.pack("!q", 0),
+        struct.pack("!q", 0),
+        struct.pack("!i", plan.advances()[0].key.topic_id),
+        array("integer", [struct.pack("!i", partition) for partition in sorted(advances)], 1),
+        by_partition("bigint", {partition: at.expected_offset for partition, at in advances.items()}),
+        by_partition("bigint", {partition: at.next_offset for partition, at in advances.items()}),
+        by_partition("timestamptz", {partition: microseconds(at) for partition, at in advances.items()}),
+    ]
+    if not states:
+        return run(b"log/advance_topic", *parameters, *[None] * 5, is_binary=True)
+    ((producer_id, epoch),) = {(key.producer_id, state.epoch) for key, state in plan.producers_after.items()}
+    windows = {partition: format_batches(state.recent) for partition, state in states.items()}
+    parameters += [
+        struct.pack("!q", producer_id),
+        struct.pack("!h", epoch),
+        by_partition("integer", {partition: state.last_sequence for partition, state in states.items()}),
+        by_partition("bigint", {partition: state.run_length for partition, state in states.items()}),
+        array("text", [windows.get(partition, "").encode() for partition in reach], reach.start),
+    ]
+    return run(b"log/advance_topic", *parameters, is_binary=True)
+
+
+def microseconds(advance: Advance) -> int:
+    """As PostgreSQL counts them: from the year 2000 on."""
+    return (advance.max_timestamp_ms - 946_684_800_000) * 1000
+
+
+def array(kind: str, elements: list[bytes], first: int) -> bytes:
+    """In binary form, the first element in this place."""
+    header = struct.pack("!iiiii", 1, 0, postgres_types[kind].oid, len(elements), first)
+    return header + b"".join(struct.pack("!i", len(element)) + element for element in elements)
+
+
+def run(name: bytes, *parameters: bytes | None, is_binary: bool = False) -> bytes:
+    """Bind and Execute of a prepared statement."""
+    bound = b"\0" + name + b"\0" + struct.pack("!hhh", 1, is_binary, len(parameters))
+    for parameter in parameters:
+        bound += struct.pack("!i", -1) if parameter is None else struct.pack("!i", len(parameter)) + parameter
+    return message_with(b"B", bound + struct.pack("!h", 0)) + message_with(b"E", b"\0" + struct.pack("!i", 0))
+
+
+def message_with(kind: bytes, content: bytes) -> bytes:
+    return kind + struct.pack("!I", 4 + len(content)) + content
 
 
 @given(st.data())
@@ -122,14 +198,15 @@ def test_what_is_usual_is_planned_alike(data: st.DataObject) -> None:
     states, producers = data.draw(known())
     group = data.draw(groups(states, producers))
     expected = plan_by_python(group, states, producers)
-    plan = plan_compiled(group, states, producers)
+    server_version = data.draw(st.sampled_from(SERVER_VERSIONS))
+    plan = plan_compiled(group, states, producers, server_version=server_version)
     event("planned" if plan is not None else "left to Python")
     if plan is None:
         return
     assert not expected.refused
     assert not expected.duplicates
     assert [each.append for each in expected.accepted] == group
-    assert plan.message == message_of(expected)
+    assert plan.message == message_of(expected, server_version=server_version)
     assert plan.record_count == sum(append.batch.record_count for append in group)
     assert plan.size_bytes == sum(len(append.batch.data) for append in group)
 
@@ -172,7 +249,7 @@ def test_each_transaction_that_a_batch_says_it_is_part_of_is_proven() -> None:
     later = append.batch._replace(producer_epoch=1, base_sequence=0)
     group.append(Append(append.key, later, on_done=lambda: None, uses_log_append_time=False))
     plan = plan_compiled(group, states, producers)
-    assert b"CALL kafka.advance_partitions(0, 0, '{1000,0,1000,1}'" in plan.message
+    assert b"{1000,0,1000,1}" in plan.message
     assert plan.message == message_of(plan_by_python(group, states, producers))
 
 

@@ -23,6 +23,8 @@ from gateway.storage.script_socket import ScriptSocket
 TIMEOUT_S = 30.0
 READY = b"Z\0\0\0\5I"
 READY_IN_FAILED = b"Z\0\0\0\5E"
+ABORTED = "current transaction is aborted, commands ignored until end of transaction block"
+MOVED = "5 of 6 partitions are where they were"
 
 
 def message(kind: bytes, content: bytes) -> bytes:
@@ -36,10 +38,13 @@ def error(state: str, said: str) -> bytes:
 
 COPY_IN = message(b"G", b"\1\0\16" + b"\0\1" * 14)
 COPIED = message(b"C", b"COPY 5\0")
-BEFORE_COPY = message(b"C", b"BEGIN\0") + message(b"C", b"CALL\0") + COPY_IN
-DONE = BEFORE_COPY + COPIED + message(b"C", b"COMMIT\0") + READY
-DONE_BY_THREE = BEFORE_COPY + (COPIED + COPY_IN) * 2 + COPIED + message(b"C", b"COMMIT\0") + READY
+BOUND = message(b"2", b"")
+BEGUN = BOUND + message(b"C", b"BEGIN\0")
+BEFORE_COPY = BEGUN + BOUND + message(b"C", b"CALL\0") + BOUND + COPY_IN
+DONE = BEFORE_COPY + COPIED + BOUND + message(b"C", b"COMMIT\0") + READY
+DONE_BY_THREE = BEFORE_COPY + (COPIED + BOUND + COPY_IN) * 2 + COPIED + BOUND + message(b"C", b"COMMIT\0") + READY
 """Of as many COPYs."""
+DONE_BY_A_STRING = DONE.replace(BOUND, b"")
 
 
 @contextmanager
@@ -96,11 +101,12 @@ async def test_a_commit_is_answered_in_one_piece_or_in_many(ends: tuple[socket.s
     await run(*ends, DONE)
     await run(*ends, BEFORE_COPY, DONE[len(BEFORE_COPY) :])
     await run(*ends, *(DONE[at : at + 9] for at in range(0, len(DONE), 9)))
+    await run(*ends, DONE_BY_A_STRING)
 
 
 async def test_an_error_is_told_though_the_end_comes_later(ends: tuple[socket.socket, socket.socket]) -> None:
     with pytest.raises(pg.UniqueViolation, match="there already"):
-        await run(*ends, message(b"C", b"BEGIN\0") + error("23505", "there already"), READY)
+        await run(*ends, BEGUN + error("23505", "there already"), READY)
 
 
 async def test_a_failed_transaction_is_left_before_the_error_is_told(
@@ -111,7 +117,7 @@ async def test_a_failed_transaction_is_left_before_the_error_is_told(
     script = script_socket(ours)
     sending = asyncio.create_task(send(script, b"a commit"))
     await loop.sock_recv(theirs, 65_536)
-    await loop.sock_sendall(theirs, error("23505", "there already") + READY_IN_FAILED)
+    await loop.sock_sendall(theirs, BEGUN + error("23505", "there already") + READY_IN_FAILED)
     assert b"ROLLBACK" in await loop.sock_recv(theirs, 65_536)
     assert not script.is_between
     await loop.sock_sendall(theirs, message(b"C", b"ROLLBACK\0") + READY)
@@ -162,7 +168,7 @@ async def test_a_commit_that_fails_early_is_sent_to_its_end_before_anybody_is_to
     script = script_socket(ours)
     sending = asyncio.create_task(send(script, b"x" * 20_000_000))
     await asyncio.sleep(0)
-    await loop.sock_sendall(theirs, message(b"C", b"BEGIN\0") + error("TW006", "moved") + READY)
+    await loop.sock_sendall(theirs, BEGUN + error("TW006", MOVED) + READY)
     await asyncio.sleep(0.1)
     assert not sending.done()
     assert not script.is_between
@@ -170,7 +176,7 @@ async def test_a_commit_that_fails_early_is_sent_to_its_end_before_anybody_is_to
     async with asyncio.timeout(TIMEOUT_S):
         while received < 20_000_000:
             received += len(await loop.sock_recv(theirs, 1 << 20))
-        with pytest.raises(psycopg.DatabaseError, match="moved"):
+        with pytest.raises(psycopg.DatabaseError, match=MOVED):
             await sending
     assert script.is_between
     script.close()
@@ -230,8 +236,8 @@ async def roll_back(theirs: socket.socket) -> None:
 
 
 @given(
-    one=st.sampled_from([DONE, DONE_BY_THREE]),
-    other=st.sampled_from([DONE, DONE_BY_THREE]),
+    one=st.sampled_from([DONE, DONE_BY_THREE, DONE_BY_A_STRING]),
+    other=st.sampled_from([DONE, DONE_BY_THREE, DONE_BY_A_STRING]),
     cuts=st.lists(st.integers(0, 2 * len(DONE_BY_THREE)), max_size=4),
 )
 @settings(deadline=None, max_examples=50)
@@ -250,11 +256,10 @@ def test_two_commits_are_answered_in_whatever_pieces(one: bytes, other: bytes, c
 async def test_the_second_of_two_is_told_after_the_first_that_failed(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
-    begun = message(b"C", b"BEGIN\0")
-    refused = error("25P02", "current transaction is aborted")
+    refused = error("25P02", ABORTED)
     ours, theirs = ends
     running = asyncio.create_task(
-        run_two(ours, theirs, begun + error("TW006", "moved") + READY_IN_FAILED, refused + READY_IN_FAILED)
+        run_two(ours, theirs, BEGUN + error("TW006", MOVED) + READY_IN_FAILED, refused + READY_IN_FAILED)
     )
     await roll_back(theirs)
     async with asyncio.timeout(TIMEOUT_S / 3):
@@ -262,8 +267,8 @@ async def test_the_second_of_two_is_told_after_the_first_that_failed(
 
 
 async def test_both_are_told_where_a_later_copy_of_the_first_fails(ends: tuple[socket.socket, socket.socket]) -> None:
-    failed = BEFORE_COPY + COPIED + COPY_IN + error("23505", "there already") + READY_IN_FAILED
-    refused = error("25P02", "current transaction is aborted")
+    failed = BEFORE_COPY + COPIED + BOUND + COPY_IN + error("23505", "there already") + READY_IN_FAILED
+    refused = error("25P02", ABORTED)
     ours, theirs = ends
     running = asyncio.create_task(run_two(ours, theirs, failed, refused + READY_IN_FAILED))
     await roll_back(theirs)
@@ -308,7 +313,7 @@ async def test_the_second_of_two_is_not_blamed_for_the_first(ends: tuple[socket.
     told: list[Exception | None] = []
     script.begin(b"one", timeout_seconds=TIMEOUT_S, on_done=told.append)
     script.begin(b"two", timeout_seconds=TIMEOUT_S, on_done=told.append)
-    await answer(theirs, message(b"C", b"BEGIN\0") + error("23514", "bad data") + READY)
+    await answer(theirs, BEGUN + error("23514", "bad data") + READY)
     theirs.close()
     async with asyncio.timeout(TIMEOUT_S / 3):
         while len(told) < 2:  # noqa: ASYNC110 - nobody else is told
