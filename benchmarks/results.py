@@ -127,6 +127,9 @@ class Results:
 
     environment: dict[str, Any]
     runs: dict[Case, list[Run]] = field(default_factory=lambda: defaultdict(list))
+    neighbours: dict[tuple[Case, Case], list[float]] = field(default_factory=lambda: defaultdict(list))
+    """Where two cases took turns: of each repetition, the ratio of the first to the second as neighbouring turns show
+    it."""
     timings: dict[Timing, list[Percentiles]] = field(default_factory=lambda: defaultdict(list))
     seconds: dict[Part, int] = field(default_factory=dict)
     """How long each part took."""
@@ -159,6 +162,8 @@ class Results:
 
     def ratio(self, case: Case, base: Case) -> Spread:
         """Of records per second, repetition by repetition."""
+        if (case, base) in self.neighbours:
+            return Spread.of(self.neighbours[case, base])
         pairs = zip(self.runs[case], self.runs[base], strict=True)
         return Spread.of(run.records_per_s / other.records_per_s for run, other in pairs)
 

@@ -78,6 +78,8 @@ class Workload:
     """Of each of the two, in one repetition."""
     warmup_turns: int
     """Before them, not counted: a JVM compiles what it runs."""
+    turns_until_settled: int
+    """Of each of the two, before dirty pages are written: less than makes PostgreSQL begin a checkpoint by itself."""
     commits: int
     """Small transactions whose commits are timed."""
     end_commits: dict[int, int]
@@ -107,8 +109,9 @@ DEFAULT = Workload(
     kafka_latency_seconds=5,
     compared_records={100: 1_000_000, 1024: 250_000},
     turn_records={100: 25_000, 1024: 6_000},
-    turns=60,
-    warmup_turns=12,
+    turns=90,
+    warmup_turns=15,
+    turns_until_settled=15,
     commits=300,
     end_commits={10: 20, 1_000: 20, 100_000: 5},
     group_load=GroupLoad(groups=1000, members=200, members_per_group=5, connections=20, seconds=10),
@@ -124,6 +127,7 @@ QUICK = Workload(
     turn_records={100: 5_000, 1024: 2_000},
     turns=2,
     warmup_turns=1,
+    turns_until_settled=2,
     commits=20,
     end_commits={10: 3, 1_000: 3, 10_000: 2},
     is_doubled=False,

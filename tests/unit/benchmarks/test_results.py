@@ -37,6 +37,14 @@ def test_a_ratio_is_to_the_raw_copy_of_its_own_repetition() -> None:
     assert (ratio.low, ratio.median, ratio.high) == (0.1, 0.4, 0.5)
 
 
+def test_what_took_turns_is_compared_by_neighbouring_turns() -> None:
+    results = _results()
+    raw = Case(RAW_COPY, "", SHAPE)
+    results.neighbours[PRODUCED, raw] += [0.9, 0.7, 0.8]
+    ratio = results.ratio(PRODUCED, raw)
+    assert (ratio.low, ratio.median, ratio.high) == (0.7, 0.8, 0.9)
+
+
 def test_rates_are_medians_with_their_extremes() -> None:
     summary = _results().summary(PRODUCED)
     assert summary.records_per_s.median == 20_000
