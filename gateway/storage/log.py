@@ -29,7 +29,15 @@ from gateway.storage.keys import PartitionKey, ProducerKey
 from gateway.storage.locks import partition_key
 from gateway.storage.producers import KnownProducer, load_sequences, remembered_rows
 from gateway.storage.results import ResultRows
-from gateway.storage.script_socket import EXECUTE, NO_RESULTS, SYNC, ScriptSocket, begin_of_bind, run_prepared
+from gateway.storage.script_socket import (
+    EXECUTE,
+    NO_RESULTS,
+    SYNC,
+    ScriptSocket,
+    begin_of_bind,
+    is_of_statements,
+    run_prepared,
+)
 from gateway.storage.statements import integers, statement
 from gateway.storage.transactions import AppendableTransaction, Extent, load_for_append
 
@@ -138,8 +146,8 @@ class TransactionNotOpen(Exception):
 
 
 class CommitNotTried(Exception):
-    """Nothing is wrong with the commit: it was sent behind one that failed, or to a session that has lost its prepared
-    statements."""
+    """Nothing is wrong with the commit: it was sent behind one that failed, or to a session whose prepared statements
+    are gone or mean what is not there any more."""
 
 
 class KeysTaken(Exception):
@@ -173,7 +181,7 @@ class LogConnection:
         try:
             async with self._waiting() as connection:
                 await connection.wait(_prepare_usual(connection))
-        except pg.ProgrammingError as error:
+        except (pg.ProgrammingError, pg.NotSupportedError) as error:
             # As of a session that was somebody else's before, and has statements of these names.
             log.warning("statements cannot be prepared: commits cost more", error=str(error).splitlines()[0])
         else:
@@ -236,11 +244,14 @@ class LogConnection:
 
     async def undo(self, error: Exception) -> None:
         """Leave what `begin` began; raises as `append` does, or CommitNotTried."""
+        has_answered = self._script is not None and self._script.is_between
         await self.roll_back()
-        if isinstance(error, pg.InvalidSqlStatementName):
-            # As after DEALLOCATE ALL. Another session prepares its own; this one may be that already.
-            if self._script is not None and self._script.lacks_statements:
-                log.warning("a session has lost its prepared statements: another one is opened")
+        if has_answered and is_of_statements(error):
+            # As after DEALLOCATE ALL. Another session prepares its own; this one may be that already. If something
+            # else is wrong, the string that is tried next will be told so.
+            if self._script is not None and self._script.has_useless_statements:
+                said = str(error).splitlines()[0]
+                log.warning("a session's prepared statements are of no use: another one is opened", error=said)
                 await self.close()
             raise CommitNotTried(str(error))
         _raise_refused(error)

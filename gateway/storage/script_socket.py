@@ -23,7 +23,7 @@ from psycopg.pq import DiagnosticField, TransactionStatus
 
 from gateway.storage.database import Row
 
-__all__ = ["EXECUTE", "NO_RESULTS", "SYNC", "ScriptSocket", "begin_of_bind", "run_prepared"]
+__all__ = ["EXECUTE", "NO_RESULTS", "SYNC", "ScriptSocket", "begin_of_bind", "is_of_statements", "run_prepared"]
 
 READ_BYTES = 16_384
 HEADER = struct.Struct("!cI")
@@ -50,8 +50,10 @@ READY = (
 )
 """What the server says of prepared statements until it is ready for COPY data, of 14 columns in binary form. What it
 says of a string is read message by message."""
-COMMITTED = b"C\0\0\0\x0bCOMMIT\0" + b"Z\0\0\0\x05I"
-"""What it sends at the very end: of a transaction that failed it would say that it was rolled back."""
+COMMIT_TAG = b"COMMIT\0"
+"""Of a transaction that failed the server would say that it was rolled back."""
+COMMITTED = b"C\0\0\0\x0b" + COMMIT_TAG + b"Z\0\0\0\x05I"
+"""What it sends at the very end."""
 
 SHORTEST_REPLY_BYTES = len(READY) + 1
 """Nobody needs to hear that the server is ready. An error takes more, with the BEGIN before it and the end behind it:
@@ -64,12 +66,14 @@ OnDone = Callable[[Exception | None], None]
 class _Sent:
     """A commit under way."""
 
-    __slots__ = ("deadline", "error", "has_ended", "on_done")
+    __slots__ = ("deadline", "error", "has_committed", "has_ended", "on_done")
 
     def __init__(self, on_done: OnDone, deadline: float) -> None:
         self.on_done = on_done
         self.deadline = deadline
         self.error: Exception | None = None
+        self.has_committed = False
+        """What the server has completed last is COMMIT."""
         self.has_ended = False
 
 
@@ -93,8 +97,8 @@ class ScriptSocket:
         self._under_way: deque[_Sent] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self.is_lost = False
-        self.lacks_statements = False
-        """The server did not know a prepared statement."""
+        self.has_useless_statements = False
+        """The server did not know a prepared one, or it means what is not there any more."""
 
     @property
     def is_between(self) -> bool:
@@ -250,8 +254,12 @@ class ScriptSocket:
                 self._is_fresh = False
                 if kind == b"E" and sent.error is None:
                     sent.error = _error(content)
-                    self.lacks_statements = isinstance(sent.error, pg.InvalidSqlStatementName) or self.lacks_statements
+                    self.has_useless_statements = self.has_useless_statements or is_of_statements(sent.error)
+                elif kind == b"C":
+                    sent.has_committed = content == COMMIT_TAG
                 elif kind == b"Z":
+                    if sent.error is None and not sent.has_committed:
+                        sent.error = psycopg.OperationalError("the server has not committed, and does not say why")
                     self._end(STATUSES[content])
             position += length + 1
         self._unread = unread[position:]
@@ -322,6 +330,14 @@ def _tell_nobody(error: Exception | None) -> None:
 def _tell(done: asyncio.Future[Exception | None], error: Exception | None) -> None:
     if not done.done():  # whoever waited may have been cancelled
         done.set_result(error)
+
+
+def is_of_statements(error: Exception) -> bool:
+    """Whether a prepared statement may be to blame: it is not there, or what it refers to was made anew. That the
+    transaction has failed before says nothing of it."""
+    return isinstance(error, (psycopg.ProgrammingError, psycopg.InternalError, psycopg.NotSupportedError)) and (
+        not isinstance(error, pg.InFailedSqlTransaction)
+    )
 
 
 def begin_of_bind(name: bytes, parameter_count: int, *, is_binary: bool) -> bytes:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
 import signal
 import threading
 import time
@@ -129,8 +128,7 @@ def test_one_killed_backend_is_survived(
     gateway = start_gateway(crashing_server.url)
     with both_kinds_of_load(gateway, new_topic, crashing_server.url) as (idempotent, plain):
         for _ in range(2):
-            writers = _writer_sessions(crashing_server.url)
-            crashing_server.kill9_session(random.choice(writers))
+            crashing_server.kill9_session(_writing_session(crashing_server.url))
             idempotent.wait_for_more()
             plain.wait_for_more()
 
@@ -412,13 +410,18 @@ def test_default_isolation_of_the_database_does_not_matter(
     assert [row.offset for row in stored_rows(database_url, topic)] == list(range(4 * rounds))
 
 
-def _writer_sessions(database_url: str) -> list[int]:
+def _writing_session(database_url: str) -> int:
+    """One that is in the middle of a commit."""
+    deadline = time.monotonic() + 30
     with psycopg.connect(database_url, autocommit=True) as connection:
-        rows = connection.execute(
-            "SELECT pid FROM pg_stat_activity WHERE application_name = 'tablewire' AND query LIKE 'BEGIN%'"
-        ).fetchall()
-    assert rows, "no gateway writes"
-    return [pid for (pid,) in rows]
+        while time.monotonic() < deadline:
+            row = connection.execute(
+                "SELECT pid FROM pg_stat_activity WHERE application_name = 'tablewire' AND state = 'active'"
+                " AND query LIKE ANY (ARRAY['CALL kafka.advance%', '%COPY kafka.messages%']) ORDER BY random() LIMIT 1"
+            ).fetchone()
+            if row is not None:
+                return int(row[0])
+    raise AssertionError("no gateway writes")
 
 
 def _waiting_sessions(database_url: str) -> int:

@@ -44,6 +44,11 @@ LIMITS = BatchLimits(max_batch_bytes=1 << 20, max_decompressed_bytes=1 << 20)
 TIMEOUT_S = 60
 TOPIC = "t"
 
+REMEMBERED_PRODUCER = """
+    CREATE TYPE kafka.remembered_producer AS (producer_id bigint, topic_id integer, partition_id integer,
+        producer_epoch smallint, last_sequence integer, run_length bigint, batches text)
+"""
+
 
 class Gateway:
     """The part of a gateway that writes: one writer, and what it told the rest."""
@@ -78,22 +83,22 @@ class Gateway:
             return (await self.submit(key, values, **identity)).base_offset
 
 
-async def as_behind_a_pooler(_: Any) -> None:
+async def as_where_nothing_can_be_sent_at_once(_: Any) -> None:
     return None
 
 
-@pytest.fixture(params=[pytest.param("compiled", marks=compiled_only), "direct", "pooled"])
+@pytest.fixture(params=[pytest.param("compiled", marks=compiled_only), "direct", "pooled", "encrypted"])
 async def start(
     database_url: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Callable[..., Any]]:
     """Gateways whose commits are made by compiled code, of prepared statements, or by Python, of strings that are sent
-    at once, and such as a pooler needs."""
-    if request.param == "pooled":
-        monkeypatch.setattr(ScriptSocket, "of", as_behind_a_pooler)
+    at once, and such as a pooler or an encrypted connection needs."""
+    if request.param in ("pooled", "encrypted"):
+        monkeypatch.setattr(ScriptSocket, "of", as_where_nothing_can_be_sent_at_once)
     async with AsyncExitStack() as stack:
 
         async def start(*, url: str = database_url, timeout_ms: int = 10_000) -> Gateway:
-            is_prepared = request.param == "compiled"
+            is_prepared = request.param in ("compiled", "encrypted")
             database = Database(url, connections=2, timeout_ms=timeout_ms, prepared_statements=is_prepared)
             gateway = Gateway(database, timeout_ms=timeout_ms)
             stack.push_async_callback(gateway.appends.stop)
@@ -986,6 +991,32 @@ async def test_commits_of_a_session_that_lost_its_prepared_statements_are_writte
 
 
 @compiled_only
+async def test_statements_prepared_for_what_was_made_anew_are_replaced(
+    behind: Behind, database_url: str, holder: psycopg.AsyncConnection[Any]
+) -> None:
+    """As by a restored dump: a type of the same name has another number."""
+    (writer,) = behind._gateway.appends._writers
+    session = writer._connection
+    session.usual_commit = session.usual_commit._replace(bind_topic=b"")  # the other statement has no such types
+    await behind.write()
+    row = await (await holder.execute("SELECT pg_get_functiondef('kafka.advance_partitions'::regproc)")).fetchone()
+    assert row is not None
+    await holder.execute("DROP PROCEDURE kafka.advance_partitions")
+    await holder.execute("ALTER TYPE kafka.remembered_producer RENAME TO remembered_before")
+    await holder.execute(REMEMBERED_PRODUCER)
+    await holder.execute("DROP TYPE kafka.remembered_before")
+    await holder.execute(row[0])
+    await holder.commit()
+    behind.submit()
+    for _ in range(3):
+        await asyncio.sleep(0)
+        behind.submit()
+    await behind.expect_all(database_url)
+    assert writer._connection is not session
+    assert writer._connection.takes_messages
+
+
+@compiled_only
 async def test_where_statements_cannot_be_prepared_commits_are_strings(
     database_url: str, start: Callable[..., Any], key: PartitionKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -996,7 +1027,11 @@ async def test_where_statements_cannot_be_prepared_commits_are_strings(
         await connection.execute("PREPARE begin AS SELECT 1")
         return connection
 
+    def begin(*_: Any) -> None:
+        raise AssertionError("it was sent as messages")
+
     monkeypatch.setattr(Database, "connect", connect_as_others_left_it)
+    monkeypatch.setattr(LogConnection, "begin", begin)
     gateway = await start()
     assert [await gateway.append(key, [value]) for value in (b"0", b"1")] == [0, 1]
     assert await values_of(database_url) == [b"0", b"1"]

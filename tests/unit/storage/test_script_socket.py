@@ -104,6 +104,18 @@ async def test_a_commit_is_answered_in_one_piece_or_in_many(ends: tuple[socket.s
     await run(*ends, DONE_BY_A_STRING)
 
 
+@pytest.mark.parametrize("done", [DONE, DONE_BY_THREE, DONE_BY_A_STRING])
+@pytest.mark.parametrize("said", [b"ROLLBACK\0", b"COPY 5\0", b""], ids=["rolled-back", "another", "nothing"])
+async def test_what_does_not_end_with_a_commit_is_no_success(
+    ends: tuple[socket.socket, socket.socket], done: bytes, said: bytes
+) -> None:
+    end = message(b"C", said) + READY if said else READY
+    not_done = done.replace(message(b"C", b"COMMIT\0") + READY, end)
+    for pieces in ([not_done], [not_done[:-6], not_done[-6:]]):
+        with pytest.raises(psycopg.OperationalError, match="has not committed"):
+            await run(*ends, *pieces)
+
+
 async def test_an_error_is_told_though_the_end_comes_later(ends: tuple[socket.socket, socket.socket]) -> None:
     with pytest.raises(pg.UniqueViolation, match="there already"):
         await run(*ends, BEGUN + error("23505", "there already"), READY)
