@@ -50,7 +50,8 @@ class Killed:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.server = CrashingServer(Path(tempfile.mkdtemp(prefix="tablewire-kills-")))
+        self._server_directory = Path(tempfile.mkdtemp(prefix="tablewire-kills-"))
+        self.server = CrashingServer(self._server_directory)
         migrate(self.server.url)
         self.gateway = GatewayProcess(self.server.url, directory=directory).start()
         self.topic = "payments"
@@ -65,6 +66,7 @@ class Killed:
         self._forks.wait(60)
         self.gateway.kill9()
         self.server.stop()
+        shutil.rmtree(self._server_directory)
 
     def log(self) -> str:
         self._log.seek(0)
