@@ -232,14 +232,24 @@ class _Writer:
             await self._has_left.wait()
             while self._left:
                 group, error = self._left[0]
-                left = Left.TO_JUDGE if error is None else await self._undo(group, error)
-                unanswered = [append for append in group if append.outcome is None]
-                if left is not Left.NOTHING and unanswered:
-                    await self._settle(unanswered, locked=left is Left.TO_LOCK)
+                try:
+                    await self._take_up(group, error)
+                except Exception as unexpected:
+                    # It must not end here: everything that comes later would wait for ever.
+                    log.exception("a group of batches was given up for an unexpected reason")
+                    self._known.forget({append.key for append in group})
+                    for append in group:
+                        append.settle(unexpected)
                 self._left.popleft()
                 self._queue.give_back(group)
             self._has_left.clear()
             self._wait()
+
+    async def _take_up(self, group: list[Append], error: Exception | None) -> None:
+        left = Left.TO_JUDGE if error is None else await self._undo(group, error)
+        unanswered = [append for append in group if append.outcome is None]
+        if left is not Left.NOTHING and unanswered:
+            await self._settle(unanswered, locked=left is Left.TO_LOCK)
 
     async def _undo(self, group: list[Append], error: Exception) -> Left:
         """The short way went wrong: tell whoever waits, or say what is to be done with the group."""

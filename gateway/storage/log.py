@@ -167,8 +167,14 @@ class LogConnection:
     @classmethod
     async def open(cls, database: Database, *, timeout_ms: int) -> LogConnection:
         connection = await database.connect()
-        opened = cls(connection, await ScriptSocket.of(connection), timeout_ms=timeout_ms)
-        if opened._script is not None and database.prepares_statements:
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                script = await ScriptSocket.of(connection)
+        except BaseException:
+            await connection.close()
+            raise
+        opened = cls(connection, script, timeout_ms=timeout_ms)
+        if script is not None and database.prepares_statements:
             try:
                 await opened._prepare()
             except BaseException:

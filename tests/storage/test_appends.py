@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from types import ModuleType
@@ -30,6 +32,7 @@ from gateway.errors import (
     UnknownTopicOrPartition,
 )
 from gateway.protocol.batches import BatchLimits, decode_produced
+from gateway.storage import connections
 from gateway.storage.database import Database
 from gateway.storage.keys import PartitionKey, ProducerKey
 from gateway.storage.locks import partition_key
@@ -1035,6 +1038,55 @@ async def test_where_statements_cannot_be_prepared_commits_are_strings(
     gateway = await start()
     assert [await gateway.append(key, [value]) for value in (b"0", b"1")] == [0, 1]
     assert await values_of(database_url) == [b"0", b"1"]
+
+
+async def test_a_server_that_falls_silent_while_a_writer_connects_is_given_up(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a network that drops everything, without a word to either side."""
+    database = Database(database_url, connections=2, timeout_ms=300, prepared_statements=True)
+    connected: list[psycopg.AsyncConnection[Any]] = []
+    connect = Database.connect
+
+    async def connect_and_lose_the_server(self: Database) -> Any:
+        connected.append(await connect(self))
+        # What is at the other end is ours, and nobody listens there.
+        ours, silent = socket.socketpair()
+        ours.setblocking(False)
+        ends.append(silent)
+        os.dup2(ours.fileno(), connected[-1].pgconn.socket)
+        ours.close()
+        return connected[-1]
+
+    ends: list[socket.socket] = []
+    monkeypatch.setattr(Database, "connect", connect_and_lose_the_server)
+    monkeypatch.setattr(connections, "CANCEL_SECONDS", 0.1)
+    async with asyncio.timeout(TIMEOUT_S):
+        with pytest.raises(TimeoutError):
+            await LogConnection.open(database, timeout_ms=300)
+    assert connected[0].closed
+    for end in ends:
+        end.close()
+
+
+@compiled_only
+async def test_a_writer_outlives_what_nobody_foresaw(
+    behind: Behind, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("nobody foresaw this")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LogConnection, "begin", fail)
+        patched.setattr(LogConnection, "roll_back", fail)
+        behind.submit()
+        async with asyncio.timeout(TIMEOUT_S):
+            with pytest.raises(RuntimeError):
+                await behind.done[-1]
+    del behind.done[-2:], behind.values[-1]
+    behind._sequence -= 1
+    behind.submit()
+    await behind.expect_all(database_url)
 
 
 async def test_terminated_session_costs_one_refusal(
