@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.storage.embedded_home import find_home
 from tests.faults.conftest import children_of
 from tests.support.auditor import audit
 from tests.support.gateway_process import COMMAND, HOST, REPOSITORY, GatewayProcess, answers_api_versions, free_port
@@ -142,8 +144,11 @@ def test_workers_end_with_their_parent_and_leave_nothing_in_the_way_of_the_next(
         audit(database_url, producers.stop())
 
 
-def test_a_busy_port_of_one_worker_is_one_sentence_and_the_end_of_all(tmp_path: Path) -> None:
+def test_a_busy_port_of_one_worker_is_one_sentence_and_the_end_of_all(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """With the embedded PostgreSQL, which the parent has started by then and stops again."""
+    request.addfinalizer(lambda: shutil.rmtree(find_home(tmp_path / "data")))  # as root it is elsewhere
     port = _free_ports()
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("TABLEWIRE_")}
     with _taken(port + 1):

@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from gateway.storage.embedded_home import find_home
 from tests.support.gateway_process import COMMAND, HOST, REPOSITORY, answers_api_versions, free_port
 from tests.support.handmade import HandmadeProducer, make_batch
 from tests.support.waiting import wait_for
@@ -62,7 +65,10 @@ def paste(line: str) -> str:
     return done.stdout
 
 
-def test_everything_starts_with_one_command_and_stops_with_ctrl_c(tmp_path: Path) -> None:
+def test_everything_starts_with_one_command_and_stops_with_ctrl_c(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(lambda: shutil.rmtree(find_home(tmp_path / ".tablewire")))  # as root it is elsewhere
     port, http_port = free_port(), free_port()
     with serving(tmp_path, port, http_port) as printed:
         wait_for(lambda: len(lines_to_paste(printed)), 4)
