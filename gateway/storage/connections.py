@@ -7,6 +7,7 @@ switches tasks for each; here the socket stays registered, and the event loop's 
 from __future__ import annotations
 
 import asyncio
+import select
 from typing import Any, Generic, TypeVar
 
 from psycopg import AsyncConnection
@@ -61,6 +62,7 @@ class _Waiting(Generic[Value]):
         self._socket = socket
         self._loop = asyncio.get_running_loop()
         self._wanted = 0
+        self._poll: select.poll | None = None
 
     async def finish(self) -> Value:
         try:
@@ -76,6 +78,13 @@ class _Waiting(Generic[Value]):
             raise pg.OperationalError("the connection's socket is closed") from error
         finally:
             self._watch(0)
+
+    def _is_broken(self) -> bool:
+        """As after a reset."""
+        if self._poll is None:
+            self._poll = select.poll()
+            self._poll.register(self._socket, 0)  # for errors, which nobody has to ask for
+        return bool(self._poll.poll(0))
 
     def _watch(self, wanted: int) -> None:
         added, dropped = wanted & ~self._wanted, self._wanted & ~wanted
@@ -94,6 +103,10 @@ class _Waiting(Generic[Value]):
             return
         try:
             wanted = self._gen.send(ready)
+            if self._is_broken():
+                # uvloop does not tell of it again, and libpq hears of it only behind all that was received before.
+                while True:
+                    wanted = self._gen.send(Ready.RW)
             if wanted != self._wanted:
                 self._watch(wanted)
         except StopIteration as end:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+import struct
+from collections.abc import Callable
 
 import psycopg
 import pytest
+import uvloop
 from psycopg.pq import TransactionStatus
 
 from gateway.storage.connections import Connection
@@ -50,3 +55,30 @@ async def test_an_ended_backend_is_an_error_to_who_waits(database_url: str) -> N
             await statement
         assert connection.closed
         assert await (await other.execute("SELECT 1")).fetchone() == (1,)
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("size_bytes", [10, 100_000])
+def test_a_reset_right_behind_data_is_an_error_to_who_waits(
+    run: Callable[..., None], size_bytes: int, database_url: str
+) -> None:
+    """As when the server is killed: uvloop tells of both at once, and of nothing afterwards."""
+    notice = b"N" + struct.pack("!I", 4 + size_bytes) + b"M" + b"x" * (size_bytes - 3) + bytes(2)
+
+    async def wait() -> None:
+        async with await Connection.connect(database_url, autocommit=True) as connection:
+            with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as ours:
+                ours.connect(listener.getsockname())
+                theirs, _ = listener.accept()
+                ours.setblocking(False)
+                os.dup2(ours.fileno(), connection.pgconn.socket)
+            statement = asyncio.create_task(connection.execute("SELECT 1"))
+            await _until_sent(connection)
+            theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            with theirs:
+                theirs.sendall(notice)
+            async with asyncio.timeout(TIMEOUT_S):
+                with pytest.raises(psycopg.OperationalError):
+                    await statement
+
+    run(wait())
