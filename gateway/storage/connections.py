@@ -106,7 +106,7 @@ class _Waiting(Generic[Value]):
             if self._is_broken():
                 # uvloop does not tell of it again, and libpq hears of it only behind all that was received before.
                 while True:
-                    wanted = self._gen.send(Ready.RW)
+                    self._gen.send(Ready.RW)
             if wanted != self._wanted:
                 self._watch(wanted)
         except StopIteration as end:

@@ -157,29 +157,24 @@ class KeysTaken(Exception):
 class LogConnection:
     """A writer's own connection. Not for use by two tasks at once."""
 
-    def __init__(self, connection: AsyncConnection[Row], script: ScriptSocket | None, *, timeout_ms: int) -> None:
+    def __init__(self, connection: AsyncConnection[Row], *, timeout_ms: int) -> None:
         self._connection = connection
-        self._script = script
+        self._script: ScriptSocket | None = None
         self._is_prepared = False
         self._timeout_seconds = timeout_ms / 1000
         self.usual_commit = usual_commit(connection.info.server_version)
 
     @classmethod
     async def open(cls, database: Database, *, timeout_ms: int) -> LogConnection:
-        connection = await database.connect()
+        opened = cls(await database.connect(), timeout_ms=timeout_ms)
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                script = await ScriptSocket.of(connection)
-        except BaseException:
-            await connection.close()
-            raise
-        opened = cls(connection, script, timeout_ms=timeout_ms)
-        if script is not None and database.prepares_statements:
-            try:
+            async with opened._waiting() as connection:
+                opened._script = await ScriptSocket.of(connection)
+            if opened._script is not None and database.prepares_statements:
                 await opened._prepare()
-            except BaseException:
-                await opened.close()
-                raise
+        except BaseException:
+            await opened.close()
+            raise
         return opened
 
     async def _prepare(self) -> None:

@@ -22,6 +22,7 @@ from psycopg import errors as pg
 from psycopg.pq import DiagnosticField, TransactionStatus
 
 from gateway.storage.database import Row
+from gateway.storage.failures import is_bug
 
 __all__ = ["EXECUTE", "NO_RESULTS", "SYNC", "ScriptSocket", "begin_of_bind", "is_of_statements", "run_prepared"]
 
@@ -335,9 +336,8 @@ def _tell(done: asyncio.Future[Exception | None], error: Exception | None) -> No
 def is_of_statements(error: Exception) -> bool:
     """Whether a prepared statement may be to blame: it is not there, or what it refers to was made anew. That the
     transaction has failed before says nothing of it."""
-    return isinstance(error, (psycopg.ProgrammingError, psycopg.InternalError, psycopg.NotSupportedError)) and (
-        not isinstance(error, pg.InFailedSqlTransaction)
-    )
+    is_internal = isinstance(error, psycopg.InternalError) and not isinstance(error, pg.InFailedSqlTransaction)
+    return is_internal or is_bug(error)
 
 
 def begin_of_bind(name: bytes, parameter_count: int, *, is_binary: bool) -> bytes:
